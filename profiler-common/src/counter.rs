@@ -1,0 +1,37 @@
+//! The per-CPU counters: each sample that the kernel takes ends in one of them or in the ring.
+
+/// One counter of the eBPF program, by its index in a CPU's [`Counters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// The program ran: the event fired.
+    Fired,
+    /// Sum of the periods, in the event's unit, that the samples stand for. Together with the
+    /// event's own count it tells how many periods passed without the program having run.
+    PeriodSum,
+    /// Written to the ring.
+    Written,
+    /// Skipped: the idle task (pid 0).
+    FilteredIdle,
+    /// Skipped: not one of the processes asked for.
+    FilteredPid,
+    /// Lost: the ring had no room.
+    RingFull,
+    /// Lost: the ring had room, but its lock was taken. In NMI context the kernel does not wait for
+    /// it: <https://github.com/torvalds/linux/blob/v6.1/kernel/bpf/ringbuf.c#L406-L412>.
+    RingContended,
+    /// Lost: another run of the program on this CPU was using the scratch.
+    ScratchBusy,
+    /// Delivered without a kernel stack that should be there: the helper failed.
+    KernelStackFailed,
+    /// Delivered without a user stack that should be there: the helper failed.
+    UserStackFailed,
+}
+
+impl Counter {
+    /// How many counters there are.
+    pub const COUNT: usize = Self::UserStackFailed as usize + 1;
+}
+
+/// The counters of one CPU, indexed by [`Counter`].
+pub type Counters = [u64; Counter::COUNT];

@@ -1,0 +1,29 @@
+//! What the agent tells the eBPF program before it is loaded.
+//!
+//! Each setting is a read-only global of the program, patched by name in the object. The verifier
+//! sees constants and drops the branches that a run does not need.
+
+/// Names of the globals, as they stand in the object's symbol table.
+pub mod global {
+    /// `u32`: bits of [`super::flag`].
+    pub const FLAGS: &str = "FLAGS";
+    /// `u32`: how many frames each half of a stack may have, at most
+    /// [`MAX_FRAMES`](crate::sample::MAX_FRAMES).
+    pub const FRAME_LIMIT: &str = "FRAME_LIMIT";
+    /// `u64`: size of the ring's data area in bytes.
+    pub const RING_BYTES: &str = "RING_BYTES";
+    /// `u64`: unread bytes in the ring from which on the reader is woken.
+    pub const WAKE_BYTES: &str = "WAKE_BYTES";
+}
+
+/// Bits of the `FLAGS` global.
+pub mod flag {
+    /// Keep samples of the idle task.
+    pub const IDLE: u32 = 1 << 0;
+    /// Take the kernel stack.
+    pub const KERNEL_STACK: u32 = 1 << 1;
+    /// Take the user stack.
+    pub const USER_STACK: u32 = 1 << 2;
+    /// Keep only the processes in the `PIDS` map.
+    pub const ONLY_PIDS: u32 = 1 << 3;
+}

@@ -1,0 +1,220 @@
+//! The profiler's eBPF program: one run a sample, one record a run.
+//!
+//! It runs in the overflow handler of a perf event, often in NMI context, so it does little: it
+//! fills a record in per-CPU scratch, copies exactly the bytes in use into the ring, and counts what
+//! it could not do. What a sample is, and what the counters mean, stands in `profiler-common`.
+#![no_std]
+#![no_main]
+
+use aya_ebpf::{
+    EbpfContext as _, Global,
+    bindings::{BPF_F_USER_STACK, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::{
+        bpf_get_current_pid_tgid,
+        generated::{
+            bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_smp_processor_id,
+            bpf_get_stack, bpf_ktime_get_ns, bpf_ringbuf_output, bpf_ringbuf_query,
+        },
+    },
+    macros::{map, perf_event},
+    maps::{HashMap, PerCpuArray, RingBuf},
+    programs::PerfEventContext,
+};
+use aya_log_ebpf::{debug, warn};
+use profiler_common::{
+    counter::{Counter, Counters},
+    sample::{COMM_LEN, MAX_FRAMES, SampleHeader, UserEnd},
+    settings::flag,
+};
+
+// Settings, patched by the agent before it loads the object: see `profiler_common::settings`.
+#[unsafe(no_mangle)]
+static FLAGS: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+static FRAME_LIMIT: Global<u32> = Global::new(127);
+#[unsafe(no_mangle)]
+static RING_BYTES: Global<u64> = Global::new(4096);
+#[unsafe(no_mangle)]
+static WAKE_BYTES: Global<u64> = Global::new(1024);
+
+// The agent sets the sizes of SAMPLES and PIDS.
+#[map]
+static SAMPLES: RingBuf = RingBuf::with_byte_size(4096, 0);
+#[map]
+static PIDS: HashMap<u32, u8> = HashMap::with_max_entries(1, 0);
+#[map]
+static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
+
+/// Where a CPU builds its record: it is too large for the program's 512 bytes of stack.
+#[repr(C)]
+struct Scratch {
+    /// When this CPU last woke the reader.
+    woken_ns: u64,
+    /// Not zero while a run of the program uses this scratch.
+    busy: u64,
+    header: SampleHeader,
+    frames: [u64; 2 * MAX_FRAMES as usize],
+}
+
+/// A header of zero bytes in the ring that the kernel puts before each record.
+const RING_HEADER_BYTES: u64 = 8;
+/// While the ring stays above its watermark, a CPU wakes the reader at most this often: the wake-up
+/// is a self-interrupt that costs more than the rest of a sample.
+const WAKE_INTERVAL_NS: u64 = 1_000_000;
+
+/// Runs when the event overflows. Returns 0, which tells the kernel to write no perf sample of its
+/// own.
+#[perf_event]
+fn sample(ctx: PerfEventContext) -> u32 {
+    let Some(counters) = COUNTERS.get_ptr_mut(0) else { return 0 };
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
+    // SAFETY: both point to this CPU's value of a per-CPU array, which stays where it is while the
+    // program runs. Another run of the program on this CPU can come in between only as an
+    // interrupt, and then `busy` keeps it away from the scratch; a counter it increments in between
+    // can lose that increment, nothing else.
+    let (counters, scratch) = unsafe { (&mut *counters, &mut *scratch) };
+    // SAFETY: the context of a perf event program is a `bpf_perf_event_data`.
+    let period = unsafe { (*ctx.ctx).sample_period };
+    count(counters, Counter::Fired, 1);
+    count(counters, Counter::PeriodSum, period);
+
+    let id = bpf_get_current_pid_tgid();
+    let (tgid, tid) = ((id >> 32) as u32, id as u32);
+    let flags = FLAGS.load();
+    // The idle tasks have pid 0 on every CPU.
+    if tid == 0 && flags & flag::IDLE == 0 {
+        count(counters, Counter::FilteredIdle, 1);
+        return 0;
+    }
+    // SAFETY: the value is not used, so a concurrent update of it does not matter.
+    if flags & flag::ONLY_PIDS != 0 && unsafe { PIDS.get(tgid) }.is_none() {
+        count(counters, Counter::FilteredPid, 1);
+        return 0;
+    }
+    if scratch.busy != 0 {
+        count(counters, Counter::ScratchBusy, 1);
+        warn!(&ctx, "sample lost: the scratch is in use, tid {}", tid);
+        return 0;
+    }
+    scratch.busy = 1;
+    let bytes = record(&ctx, counters, scratch, flags, tgid, tid, period);
+    send(&ctx, counters, scratch, bytes);
+    scratch.busy = 0;
+    0
+}
+
+/// Fills the record and returns its size in bytes.
+#[inline(always)]
+fn record(
+    ctx: &PerfEventContext,
+    counters: &mut Counters,
+    scratch: &mut Scratch,
+    flags: u32,
+    tgid: u32,
+    tid: u32,
+    period: u64,
+) -> u64 {
+    let limit = FRAME_LIMIT.load().min(MAX_FRAMES) * 8;
+    let frames = scratch.frames.as_mut_ptr();
+    let mut kernel_bytes = 0;
+    if flags & flag::KERNEL_STACK != 0 {
+        kernel_bytes = stack(ctx, frames, limit, 0);
+    }
+    let mut user_bytes = 0;
+    let mut user_end = UserEnd::NotCaptured;
+    if flags & flag::USER_STACK != 0 {
+        // SAFETY: `frames` has room for `2 * limit` bytes, and `kernel_bytes <= limit`.
+        let user = unsafe { frames.byte_add(kernel_bytes as usize) };
+        user_bytes = stack(ctx, user, limit, u64::from(BPF_F_USER_STACK));
+        user_end = match user_bytes {
+            0 => UserEnd::NoUserMemory,
+            n if n >= u64::from(limit) => UserEnd::Depth,
+            _ => UserEnd::ChainEnded,
+        };
+    }
+    // A task is either in the kernel or has user memory, so one of the two stacks exists. (What the
+    // helper returns does not tell "there is none" from "no buffer to walk it".)
+    if kernel_bytes == 0 && flags & flag::KERNEL_STACK != 0 && user_bytes == 0 {
+        if flags & flag::USER_STACK != 0 {
+            count(counters, Counter::KernelStackFailed, 1);
+            count(counters, Counter::UserStackFailed, 1);
+        }
+    }
+
+    let header = &mut scratch.header;
+    // SAFETY: helpers without preconditions.
+    unsafe {
+        header.time_ns = bpf_ktime_get_ns();
+        header.cgroup_id = bpf_get_current_cgroup_id();
+        header.cpu = bpf_get_smp_processor_id();
+    }
+    header.period = period;
+    header.tgid = tgid;
+    header.tid = tid;
+    header.kernel_frames = (kernel_bytes / 8) as u16;
+    header.user_frames = (user_bytes / 8) as u16;
+    header.user_end = user_end as u8;
+    header.event = 0;
+    header.reserved = [0; 6];
+    // SAFETY: `comm` is `COMM_LEN` bytes long; the helper fills all of them.
+    unsafe { bpf_get_current_comm(header.comm.as_mut_ptr().cast(), COMM_LEN as u32) };
+    SampleHeader::BYTES as u64 + kernel_bytes + user_bytes
+}
+
+/// Takes one half of the stack and returns its size in bytes: 0 where there is none.
+#[inline(always)]
+fn stack(ctx: &PerfEventContext, to: *mut u64, limit: u32, flags: u64) -> u64 {
+    // SAFETY: the caller gives a buffer of at least `limit` bytes.
+    let bytes = unsafe { bpf_get_stack(ctx.as_ptr(), to.cast(), limit, flags) };
+    // The upper bound holds anyway; said here, the verifier knows it, too.
+    if bytes > 0 && bytes <= i64::from(MAX_FRAMES) * 8 { bytes as u64 } else { 0 }
+}
+
+/// Copies the record into the ring, and wakes the reader when much is unread.
+#[inline(always)]
+fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, bytes: u64) {
+    let ring = (&raw const SAMPLES).cast_mut().cast();
+    // SAFETY: `ring` is a ring buffer map.
+    let unread = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
+    let now_ns = scratch.header.time_ns;
+    let mut wake = BPF_RB_NO_WAKEUP;
+    if unread + bytes >= WAKE_BYTES.load()
+        && now_ns.wrapping_sub(scratch.woken_ns) >= WAKE_INTERVAL_NS
+    {
+        wake = BPF_RB_FORCE_WAKEUP;
+        scratch.woken_ns = now_ns;
+    }
+    let from = (&raw mut scratch.header).cast();
+    // SAFETY: header and frames lie side by side in the scratch, and `bytes` is the size of the
+    // header and of the frames written behind it.
+    let result = unsafe { bpf_ringbuf_output(ring, from, bytes, u64::from(wake)) };
+    if result == 0 {
+        count(counters, Counter::Written, 1);
+        debug!(ctx, "sample of tid {}, {} bytes", scratch.header.tid, bytes);
+    } else if unread + bytes + RING_HEADER_BYTES > RING_BYTES.load() {
+        count(counters, Counter::RingFull, 1);
+        warn!(ctx, "sample lost: the ring is full, tid {}", scratch.header.tid);
+    } else {
+        count(counters, Counter::RingContended, 1);
+        warn!(ctx, "sample lost: the ring's lock was taken, tid {}", scratch.header.tid);
+    }
+}
+
+#[inline(always)]
+fn count(counters: &mut Counters, counter: Counter, n: u64) {
+    // `Counters` has an element for each `Counter`.
+    if let Some(value) = counters.get_mut(counter as usize) {
+        *value += n;
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,191 @@
+//! A run from start to end: the one file that knows every stage.
+
+use std::{
+    collections::HashMap,
+    os::fd::AsFd as _,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use aya::maps::{MapData, PerCpuArray};
+use aya_log::EbpfLogger;
+use tokio::{
+    sync::oneshot,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    bpf::{
+        counters::PerCpuCounters,
+        load::{CountersPod, Program},
+    },
+    config::Config,
+    error::{Error, Result},
+    kernel,
+    ledger::{CpuEvent, KernelSide, Ledger, PerCpuCount},
+    output::Sink,
+    perf::set::EventSet,
+    queue::{self, Sender},
+    ring::SampleRing,
+    shutdown::{self, Signals},
+    symbolize::worker::{self, Ended},
+};
+
+/// How often the ring is read even when the program sees no need to wake us. Together with the time
+/// to name and write what was read, a sample is printed within 100 ms.
+const READ_INTERVAL: Duration = Duration::from_millis(50);
+/// How much is read at once and sent on.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
+/// has begun the ledger comes in every case, and beside it what ended the run before its time.
+pub async fn run(config: &Config, sink: Sink) -> Result<(Ledger, Result<()>)> {
+    let mut signals = Signals::listen()?;
+    let Program { program, samples, counters, log, ebpf } = Program::load(config)?;
+    let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
+    for notice in config.notices.iter().chain(&set.notice) {
+        notify(notice);
+    }
+    if !set.skipped.is_empty() {
+        notify(&format!("CPU {} went offline before sampling began: skipped", set.skipped));
+    }
+    for event in &set.events {
+        event.attach(program.as_fd())?;
+    }
+
+    let cpus = kernel::cpus("possible")?.iter().max().map_or(1, |last| last as usize + 1);
+    let (delivered, behind) = (Arc::new(PerCpuCount::new(cpus)), Arc::new(PerCpuCount::new(cpus)));
+    let (sender, receiver) = queue::channel(Arc::clone(&behind));
+    let (own_delivered, own_behind) = (Arc::clone(&delivered), Arc::clone(&behind));
+    let mut ended =
+        worker::spawn(config, set.event.name, sink, receiver, own_delivered, own_behind)?;
+
+    let ring = SampleRing::register(samples)
+        .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
+    let throttled = vec![0; set.events.len()];
+    let mut sampling = Sampling { config, set, throttled, ring, counters, log, sender };
+    let started = sampling.enable()?;
+    let early_end = sampling.read_until_end(&mut signals, &mut ended).await?;
+    let (kernel, sender) = sampling.end(&started)?;
+    drop(ebpf);
+
+    let kernel = Arc::new(kernel);
+    let result = match early_end {
+        Some(result) => result,
+        None => {
+            sender.finish(Arc::clone(&kernel));
+            tokio::select! {
+                result = &mut ended => result.unwrap_or(Err(worker_died())),
+                () = signals.next() => Err(Error::Interrupted),
+            }
+        }
+    };
+    Ok(match result {
+        Ok(ledger) => (ledger, Ok(())),
+        Err(error) => (Ledger::settle(&kernel, &delivered, &behind), Err(error)),
+    })
+}
+
+/// A line on standard error that the user should see.
+fn notify(text: &str) {
+    eprintln!("profiler: {text}");
+}
+
+fn worker_died() -> Error {
+    Error::system("the symbolizing thread ended", "this is a defect of the profiler")
+}
+
+/// What is at work while the events are enabled.
+struct Sampling<'a> {
+    config: &'a Config,
+    set: EventSet,
+    throttled: Vec<u64>,
+    ring: SampleRing,
+    counters: PerCpuArray<MapData, CountersPod>,
+    log: Option<EbpfLogger<&'static dyn log::Log>>,
+    sender: Sender,
+}
+
+/// The state of the machine when the events were enabled.
+struct Started {
+    at: Instant,
+    idle: HashMap<u32, Duration>,
+}
+
+impl Sampling<'_> {
+    /// Enables the events: all are open and have the program attached.
+    fn enable(&self) -> Result<Started> {
+        let started = Started { at: Instant::now(), idle: kernel::idle_times() };
+        for event in &self.set.events {
+            event.enable()?;
+        }
+        Ok(started)
+    }
+
+    /// Reads samples until the run is to end; gives the thread's result if that is why.
+    async fn read_until_end(
+        &mut self,
+        signals: &mut Signals,
+        ended: &mut oneshot::Receiver<Ended>,
+    ) -> Result<Option<Ended>> {
+        let mut time_over = pin!(shutdown::after(self.config.duration));
+        let mut tick = interval(READ_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = signals.next() => return Ok(None),
+                () = &mut time_over => return Ok(None),
+                result = &mut *ended => return Ok(Some(result.unwrap_or(Err(worker_died())))),
+                woken = self.ring.woken() => {
+                    woken.map_err(|error| Error::system("cannot wait for the ring buffer", error))?;
+                }
+                _ = tick.tick() => {}
+            }
+            self.read();
+        }
+    }
+
+    /// Sends on what is in the ring, once around at most: under full load it never gets empty.
+    fn read(&mut self) {
+        let rounds = self.config.ring_bytes as usize / BATCH_BYTES + 1;
+        for _ in 0..rounds {
+            let mut samples = self.sender.buffer();
+            let more = self.ring.read_into(&mut samples, BATCH_BYTES);
+            if !samples.is_empty() {
+                self.sender.offer(samples);
+            }
+            if !more {
+                break;
+            }
+        }
+        for (event, throttled) in self.set.events.iter_mut().zip(&mut self.throttled) {
+            *throttled += event.take_throttles();
+        }
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+    }
+
+    /// Ends sampling: no event fires any more, the ring is empty, and all is counted.
+    fn end(mut self, started: &Started) -> Result<(KernelSide, Sender)> {
+        for event in &self.set.events {
+            event.disable()?;
+        }
+        let duration = started.at.elapsed();
+        let idle = kernel::idle_times();
+        self.read();
+        let counters = PerCpuCounters::read(&self.counters)?;
+        let mut events = Vec::with_capacity(self.set.events.len());
+        for (event, &throttled) in self.set.events.iter().zip(&self.throttled) {
+            let cpu = event.cpu();
+            let idle_of = |times: &HashMap<u32, Duration>| times.get(&cpu).copied();
+            let idle = idle_of(&idle).unwrap_or_default();
+            let idle = idle.saturating_sub(idle_of(&started.idle).unwrap_or_default());
+            events.push(CpuEvent { cpu, count: event.count()?, throttled, idle });
+        }
+        let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
+        Ok((KernelSide { event, rate, duration, keep_idle, events, counters }, self.sender))
+    }
+}

@@ -1,0 +1,4 @@
+//! The eBPF program: loading it, and reading its counters.
+
+pub mod counters;
+pub mod load;

@@ -1,0 +1,222 @@
+//! What the command line means: checked against the machine, with every default filled in. The only
+//! I/O is reading the kernel's limits and lists.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use profiler_common::sample::MAX_FRAMES;
+
+use crate::{
+    cli::{Format, SamplingArgs},
+    error::{Error, Result},
+    kernel,
+    perf::{attr::Rate, cpus::CpuList, event::EventSpec},
+};
+
+const DEFAULT_HZ: u64 = 99;
+/// What the kernel uses where `perf_event_max_stack` can't be read.
+const DEFAULT_FRAMES: i64 = 127;
+const RING_BYTES_PER_CPU: u64 = 512 << 10;
+const RING_BYTES_MIN: u64 = 4 << 20;
+/// The kernel's limit for a ring, on 64-bit machines far above this: a size in a `u32`.
+const RING_BYTES_MAX: u64 = 1 << 31;
+
+/// Which event to sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventChoice {
+    /// Cycles, or the CPU clock where there is no PMU.
+    Default,
+    /// This one or none: it was asked for by name.
+    Named(EventSpec),
+}
+
+/// What is printed, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Each sample as it comes, as text.
+    Text,
+    /// Each sample as it comes, as JSON.
+    Json,
+    /// Each distinct stack with its count, at the end.
+    Folded,
+    /// The N hottest functions, at the end.
+    Top(usize),
+}
+
+/// A sampling run, ready to start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The event.
+    pub event: EventChoice,
+    /// How often it samples.
+    pub rate: Rate,
+    /// The CPUs that are sampled.
+    pub cpus: CpuList,
+    /// Whether the CPUs were named, and so must all be there.
+    pub cpus_named: bool,
+    /// The processes that are kept; all if empty.
+    pub pids: Vec<u32>,
+    /// Keep the idle task.
+    pub idle: bool,
+    /// Take kernel stacks.
+    pub kernel_stacks: bool,
+    /// Take user stacks.
+    pub user_stacks: bool,
+    /// Frames of each half of a stack, at most.
+    pub frame_limit: u32,
+    /// Size of the ring in bytes: a power of two, at least a page.
+    pub ring_bytes: u32,
+    /// End after this long.
+    pub duration: Option<Duration>,
+    /// Resolve source lines and inlined functions.
+    pub lines: bool,
+    /// What is printed.
+    pub report: Report,
+    /// Where to; standard output if `None`.
+    pub output: Option<PathBuf>,
+    /// Distinct stacks that an aggregation keeps.
+    pub max_stacks: usize,
+    /// End with an error if a sample was lost.
+    pub strict: bool,
+    /// How much the eBPF program logs: 0 nothing, 2 losses, 4 each sample.
+    pub bpf_log_level: u8,
+    /// What the user should know before the run starts, a line each.
+    pub notices: Vec<String>,
+}
+
+impl Config {
+    /// Checks and completes what was typed.
+    pub fn resolve(args: SamplingArgs, verbose: u8) -> Result<Self> {
+        let mut notices = Vec::new();
+        let rate = resolve_rate(
+            args.frequency,
+            args.period,
+            kernel::sysctl_number("kernel.perf_event_max_sample_rate"),
+            &mut notices,
+        );
+        let online = kernel::cpus("online")?;
+        let cpus_named = args.cpus.is_some();
+        let cpus = args.cpus.unwrap_or_else(|| online.clone());
+        let offline = cpus.without(&online);
+        if !offline.is_empty() {
+            return Err(Error::Usage(format!(
+                "-C {cpus}: CPU {offline} is not online; online are {online}"
+            )));
+        }
+        if let Some(pid) = args.pids.iter().find(|&&pid| !is_process(pid)) {
+            return Err(Error::Usage(format!("-p {pid}: there is no process with this id")));
+        }
+        let frames = kernel::sysctl_number("kernel.perf_event_max_stack").unwrap_or(DEFAULT_FRAMES);
+        let frames = u32::try_from(frames).unwrap_or(0);
+        let frame_limit = frames.clamp(1, MAX_FRAMES);
+        if frames > MAX_FRAMES {
+            notices.push(format!(
+                "kernel.perf_event_max_stack is {frames}; stacks are cut at {MAX_FRAMES} frames"
+            ));
+        }
+        Ok(Self {
+            event: args.event.map_or(EventChoice::Default, EventChoice::Named),
+            rate,
+            ring_bytes: resolve_ring(args.buffer_size, cpus.len())?,
+            cpus,
+            cpus_named,
+            pids: args.pids,
+            idle: args.idle,
+            kernel_stacks: !args.user_only,
+            user_stacks: !args.kernel_only,
+            frame_limit,
+            duration: args.duration,
+            lines: args.lines,
+            report: match (args.top, args.format) {
+                (Some(n), _) => Report::Top(n as usize),
+                (None, Format::Text) => Report::Text,
+                (None, Format::Json) => Report::Json,
+                (None, Format::Folded) => Report::Folded,
+            },
+            output: args.output,
+            max_stacks: args.max_stacks as usize,
+            strict: args.strict,
+            bpf_log_level: match (args.bpf_log, verbose) {
+                (false, _) => 0,
+                (true, 0) => 2,
+                (true, _) => 4,
+            },
+            notices,
+        })
+    }
+}
+
+/// Whether the id is that of a process, not of one of its other threads.
+fn is_process(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    tgid.and_then(|tgid| tgid.trim().parse().ok()) == Some(pid)
+}
+
+fn resolve_rate(
+    frequency: Option<u64>,
+    period: Option<u64>,
+    max_rate: Option<i64>,
+    notices: &mut Vec<String>,
+) -> Rate {
+    if let Some(period) = period {
+        return Rate::Period(period);
+    }
+    let hz = frequency.unwrap_or(DEFAULT_HZ);
+    let max = max_rate.and_then(|rate| u64::try_from(rate).ok()).filter(|&rate| rate > 0);
+    match max {
+        Some(max) if hz > max => {
+            notices.push(format!(
+                "{hz} Hz is above kernel.perf_event_max_sample_rate; sampling at {max} Hz. To \
+                 raise it: sudo sysctl kernel.perf_event_max_sample_rate={hz}"
+            ));
+            Rate::Frequency(max)
+        }
+        _ => Rate::Frequency(hz),
+    }
+}
+
+fn resolve_ring(asked: Option<u64>, cpus: usize) -> Result<u32> {
+    let default = RING_BYTES_PER_CPU.saturating_mul(cpus as u64).max(RING_BYTES_MIN);
+    let bytes = asked.unwrap_or(default.min(RING_BYTES_MAX));
+    // SAFETY: no preconditions.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    if bytes > RING_BYTES_MAX {
+        return Err(Error::Usage(format!("--buffer-size {bytes}: at most {RING_BYTES_MAX} (2G)")));
+    }
+    let rounded = bytes.max(page).next_power_of_two();
+    u32::try_from(rounded).map_err(|_| Error::Usage(format!("--buffer-size {bytes}: too large")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_above_the_limit_is_clamped_and_said() {
+        let mut notices = Vec::new();
+        assert_eq!(resolve_rate(Some(50), None, Some(49), &mut notices), Rate::Frequency(49));
+        assert!(notices[0].contains("sysctl kernel.perf_event_max_sample_rate=50"), "{notices:?}");
+
+        notices.clear();
+        assert_eq!(resolve_rate(None, None, Some(100), &mut notices), Rate::Frequency(99));
+        assert_eq!(resolve_rate(Some(7), None, None, &mut notices), Rate::Frequency(7));
+        assert_eq!(resolve_rate(None, Some(1 << 40), Some(1), &mut notices), Rate::Period(1 << 40));
+        assert!(notices.is_empty());
+    }
+
+    #[test]
+    fn rings_are_powers_of_two_of_at_least_a_page() {
+        assert_eq!(resolve_ring(None, 1).unwrap(), 4 << 20);
+        assert_eq!(resolve_ring(None, 9).unwrap(), 8 << 20);
+        assert_eq!(resolve_ring(Some(5 << 20), 1).unwrap(), 8 << 20);
+        assert!(resolve_ring(Some(1), 1).unwrap() >= 4096);
+        assert_eq!(resolve_ring(None, 1 << 16).unwrap(), 1 << 31);
+        assert!(resolve_ring(Some(3 << 30), 1).is_err());
+    }
+
+    #[test]
+    fn a_thread_is_not_a_process() {
+        assert!(is_process(std::process::id()));
+        assert!(!is_process(u32::MAX));
+    }
+}

@@ -1,0 +1,74 @@
+//! What can stop the profiler, in words for the person who reads them.
+
+use std::{fmt::Display, io, path::Path};
+
+/// Why a run could not start or go on. Its text says what failed, why, and what to try next.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was typed can't be meant; nothing has been done.
+    #[error("{0}")]
+    Usage(String),
+    /// The kernel, the machine or a file refused.
+    #[error("{what}: {why}{}", hint(.next))]
+    System {
+        /// The syscall or file, with its object.
+        what: String,
+        /// The kernel's or the library's reason.
+        why: String,
+        /// What to try next; may be empty.
+        next: String,
+    },
+    /// The run ended, but samples were lost and `--strict` was given.
+    #[error("{0} samples were lost, and --strict was given")]
+    Lost(u64),
+    /// A second signal came while the run was ending.
+    #[error("interrupted before the run had ended; what was sampled last is not printed")]
+    Interrupted,
+    /// Whoever read standard output has closed it: a quiet end.
+    #[error("standard output was closed")]
+    BrokenPipe,
+}
+
+fn hint(next: &str) -> String {
+    if next.is_empty() { String::new() } else { format!("\n  {next}") }
+}
+
+/// The result of what can stop the profiler.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// A failed syscall or library call.
+    pub(crate) fn system(what: impl Into<String>, why: impl Display) -> Self {
+        Self::System { what: what.into(), why: why.to_string(), next: String::new() }
+    }
+
+    /// The same, with what to try next.
+    pub(crate) fn system_with(
+        what: impl Into<String>,
+        why: impl Display,
+        next: impl Into<String>,
+    ) -> Self {
+        Self::System { what: what.into(), why: why.to_string(), next: next.into() }
+    }
+
+    /// A failure to write the output.
+    pub(crate) fn write(to: &Path, error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::BrokenPipe;
+        }
+        Self::system(format!("cannot write {}", to.display()), error)
+    }
+
+    /// The process's exit code: 1 the machine said no, 2 the command line makes no sense, 3 samples
+    /// were lost under `--strict`, 130 ended by a second signal, 0 a closed pipe.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::BrokenPipe => 0,
+            Self::System { .. } => 1,
+            Self::Usage(_) => 2,
+            Self::Lost(_) => 3,
+            Self::Interrupted => 130,
+        }
+    }
+}

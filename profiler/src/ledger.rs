@@ -1,0 +1,397 @@
+//! Every sample's fate: `expected = delivered + filtered + lost`, on each CPU and in total.
+//!
+//! Three parties count, each on its own: the kernel how often the event should have fired, the eBPF
+//! program what it did with each run, the agent what it printed. What does not add up shows as
+//! [`Lost::missed`] or [`Lost::undelivered`].
+
+use std::{
+    fmt::Write as _,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use profiler_common::counter::Counter;
+use serde::Serialize;
+
+use crate::{
+    bpf::counters::PerCpuCounters,
+    perf::{attr::Rate, event::EventSpec, open::EventCount},
+};
+
+/// Samples counted by CPU number, from any thread.
+#[derive(Debug)]
+pub struct PerCpuCount(Vec<AtomicU64>);
+
+impl PerCpuCount {
+    /// Zero for each CPU below `cpus`.
+    #[must_use]
+    pub fn new(cpus: usize) -> Self {
+        Self((0..cpus).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Counts one sample of a CPU.
+    pub fn add(&self, cpu: u32) {
+        if let Some(count) = usize::try_from(cpu).ok().and_then(|cpu| self.0.get(cpu)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, cpu: u32) -> u64 {
+        let count = usize::try_from(cpu).ok().and_then(|cpu| self.0.get(cpu));
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// What the kernel side has counted when the events are disabled and the ring is empty.
+#[derive(Debug)]
+pub struct KernelSide {
+    /// The event that was sampled.
+    pub event: EventSpec,
+    /// How often.
+    pub rate: Rate,
+    /// For how long the events were enabled.
+    pub duration: Duration,
+    /// Whether the idle task was asked for.
+    pub keep_idle: bool,
+    /// The event of each CPU.
+    pub events: Vec<CpuEvent>,
+    /// What the eBPF program counted.
+    pub counters: PerCpuCounters,
+}
+
+/// What one CPU's event has done.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuEvent {
+    /// The CPU.
+    pub cpu: u32,
+    /// What the event has counted.
+    pub count: EventCount,
+    /// How often the kernel has throttled it.
+    pub throttled: u64,
+    /// For how long the CPU was idle meanwhile.
+    pub idle: Duration,
+}
+
+/// Samples that were left out because the user asked for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Filtered {
+    /// The idle task.
+    pub idle: u64,
+    /// The idle task, too, but the event did not even fire: on some virtual machines the timer
+    /// behind `cpu-clock` stands still while a CPU sleeps. Told from [`Lost::missed`] by the time
+    /// that the CPU was idle.
+    pub asleep: u64,
+    /// Another process than the ones asked for.
+    pub pid: u64,
+}
+
+/// Samples that should be there and are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// The event counted whole periods in which the program never ran: its timer was late, the event
+    /// was throttled, or another eBPF program was running.
+    pub missed: u64,
+    /// The ring between kernel and agent was full.
+    pub ring_full: u64,
+    /// The ring's lock was taken by another CPU.
+    pub ring_contended: u64,
+    /// The program's scratch on this CPU was in use.
+    pub scratch_busy: u64,
+    /// The agent's queue was full: symbolizing or writing did not keep up.
+    pub agent_behind: u64,
+    /// Read from the ring, but not printed, since the output failed.
+    pub undelivered: u64,
+}
+
+/// The account of one CPU, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Account {
+    /// Samples that the kernel's count of the event stands for.
+    pub expected: u64,
+    /// How often the program ran; the rest of `expected` was missed.
+    pub fired: u64,
+    /// Samples printed.
+    pub delivered: u64,
+    /// Samples left out on request.
+    pub filtered: Filtered,
+    /// Samples lost.
+    pub lost: Lost,
+    /// How often the kernel has throttled the event.
+    pub throttled: u64,
+}
+
+impl Filtered {
+    /// All reasons.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.reasons().iter().map(|(_, count)| count).sum()
+    }
+
+    fn reasons(&self) -> [(&'static str, u64); 3] {
+        [("idle", self.idle), ("asleep", self.asleep), ("other process", self.pid)]
+    }
+}
+
+impl Lost {
+    /// All reasons.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.reasons().iter().map(|(_, count)| count).sum()
+    }
+
+    fn reasons(&self) -> [(&'static str, u64); 6] {
+        [
+            ("missed by the kernel", self.missed),
+            ("ring full", self.ring_full),
+            ("ring contended", self.ring_contended),
+            ("scratch busy", self.scratch_busy),
+            ("agent behind", self.agent_behind),
+            ("undelivered", self.undelivered),
+        ]
+    }
+}
+
+impl Account {
+    fn add(&mut self, other: &Self) {
+        let Self { expected, fired, delivered, filtered, lost, throttled } = other;
+        self.expected += expected;
+        self.fired += fired;
+        self.delivered += delivered;
+        self.throttled += throttled;
+        self.filtered.idle += filtered.idle;
+        self.filtered.asleep += filtered.asleep;
+        self.filtered.pid += filtered.pid;
+        self.lost.missed += lost.missed;
+        self.lost.ring_full += lost.ring_full;
+        self.lost.ring_contended += lost.ring_contended;
+        self.lost.scratch_busy += lost.scratch_busy;
+        self.lost.agent_behind += lost.agent_behind;
+        self.lost.undelivered += lost.undelivered;
+    }
+}
+
+/// The account of one CPU.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CpuAccount {
+    /// Its number.
+    pub cpu: u32,
+    /// What became of its samples.
+    #[serde(flatten)]
+    pub account: Account,
+}
+
+/// The account of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ledger {
+    /// All CPUs together.
+    #[serde(flatten)]
+    pub total: Account,
+    /// Each CPU.
+    pub per_cpu: Vec<CpuAccount>,
+    /// Samples delivered without any stack, since the kernel could not walk it.
+    pub without_stack: u64,
+    /// For how long the events were enabled.
+    pub duration_ns: u64,
+    /// The event's name.
+    pub event: &'static str,
+    /// Samples a second on each CPU, if a frequency was asked for.
+    pub frequency: Option<u64>,
+    /// Counts of the event a sample, if a period was asked for.
+    pub period: Option<u64>,
+}
+
+impl Ledger {
+    /// Settles the account of a run that has ended.
+    #[must_use]
+    pub fn settle(kernel: &KernelSide, delivered: &PerCpuCount, behind: &PerCpuCount) -> Self {
+        let KernelSide { event, rate, duration, keep_idle, events, counters } = kernel;
+        let mut total = Account::default();
+        let mut per_cpu = Vec::with_capacity(events.len());
+        let mut without_stack = 0;
+        for &CpuEvent { cpu, count, throttled, idle } in events {
+            let get = |counter| counters.get(cpu, counter);
+            let fired = get(Counter::Fired);
+            let (missed, period) = missed(*event, *rate, count, fired, get(Counter::PeriodSum));
+            let mut filtered = Filtered {
+                idle: get(Counter::FilteredIdle),
+                asleep: 0,
+                pid: get(Counter::FilteredPid),
+            };
+            if *event == EventSpec::CPU_CLOCK && !keep_idle {
+                let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+                let idle_periods = idle_ns.checked_div(period).unwrap_or(0);
+                filtered.asleep = idle_periods.saturating_sub(filtered.idle).min(missed);
+            }
+            let delivered = delivered.get(cpu);
+            let mut lost = Lost {
+                missed: missed - filtered.asleep,
+                ring_full: get(Counter::RingFull),
+                ring_contended: get(Counter::RingContended),
+                scratch_busy: get(Counter::ScratchBusy),
+                agent_behind: behind.get(cpu),
+                undelivered: 0,
+            };
+            let expected = fired + missed;
+            let known = delivered + filtered.total() + lost.total();
+            lost.undelivered = expected.saturating_sub(known);
+            without_stack += get(Counter::UserStackFailed);
+            let account = Account { expected, fired, delivered, filtered, lost, throttled };
+            total.add(&account);
+            per_cpu.push(CpuAccount { cpu, account });
+        }
+        let (frequency, period) = match *rate {
+            Rate::Frequency(hz) => (Some(hz), None),
+            Rate::Period(period) => (None, Some(period)),
+        };
+        Self {
+            total,
+            per_cpu,
+            without_stack,
+            duration_ns: u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+            event: event.name,
+            frequency,
+            period,
+        }
+    }
+
+    /// The table for people. With many CPUs only those that lost something, unless `all` is asked
+    /// for.
+    #[must_use]
+    pub fn table(&self, all: bool) -> String {
+        /// More would push what matters off the screen.
+        const MANY: usize = 16;
+        let rate = match (self.frequency, self.period) {
+            (Some(hz), _) => format!("at {hz} Hz"),
+            (_, period) => format!("every {}", period.unwrap_or_default()),
+        };
+        let seconds = self.duration_ns as f64 / 1e9;
+        let mut text = format!(
+            "\n{} {rate} for {seconds:.2} s on {} CPUs\n{:>5} {:>10} {:>10} {:>10} {:>10}\n",
+            self.event,
+            self.per_cpu.len(),
+            "CPU",
+            "expected",
+            "delivered",
+            "filtered",
+            "lost"
+        );
+        let mut row = |name: &str, account: &Account| {
+            let _ = writeln!(
+                text,
+                "{name:>5} {:>10} {:>10} {:>10} {:>10}",
+                account.expected,
+                account.delivered,
+                account.filtered.total(),
+                account.lost.total()
+            );
+        };
+        let shown =
+            |cpu: &&CpuAccount| all || self.per_cpu.len() <= MANY || cpu.account.lost.total() > 0;
+        for cpu in self.per_cpu.iter().filter(shown) {
+            row(&cpu.cpu.to_string(), &cpu.account);
+        }
+        row("total", &self.total);
+        reasons(&mut text, "filtered", &self.total.filtered.reasons());
+        reasons(&mut text, "lost", &self.total.lost.reasons());
+        if self.total.throttled > 0 {
+            let _ = writeln!(
+                text,
+                "throttled {} times by the kernel, to keep the load of sampling low",
+                self.total.throttled
+            );
+        }
+        if self.without_stack > 0 {
+            let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
+        }
+        text
+    }
+}
+
+fn reasons(text: &mut String, what: &str, reasons: &[(&str, u64)]) {
+    let some: Vec<String> = reasons
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    if !some.is_empty() {
+        let _ = writeln!(text, "{what}: {}", some.join(", "));
+    }
+}
+
+/// How many whole periods the event has counted in which the program did not run, and the period.
+fn missed(
+    event: EventSpec,
+    rate: Rate,
+    count: EventCount,
+    fired: u64,
+    period_sum: u64,
+) -> (u64, u64) {
+    let period = match (fired, rate) {
+        // In frequency mode the period moves; its mean is what the samples stood for.
+        (1.., _) => period_sum / fired,
+        (0, Rate::Period(period)) => period,
+        // Of an event that never fired, only a clock's period is known.
+        (0, Rate::Frequency(hz)) if event == EventSpec::CPU_CLOCK => 1_000_000_000 / hz.max(1),
+        (0, Rate::Frequency(_)) => 0,
+    };
+    (count.count.saturating_sub(period_sum).checked_div(period).unwrap_or(0), period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(count: u64) -> EventCount {
+        EventCount { count, enabled_ns: count, running_ns: count }
+    }
+
+    #[test]
+    fn whole_periods_without_a_run_are_missed() {
+        let (clock, hz) = (EventSpec::CPU_CLOCK, Rate::Frequency(100));
+        let period = 10_000_000;
+        let missed = |event, rate, count, fired, sum| missed(event, rate, count, fired, sum).0;
+        assert_eq!(missed(clock, hz, counted(10 * period + 9_999_999), 10, 10 * period), 0);
+        assert_eq!(missed(clock, hz, counted(13 * period), 10, 10 * period), 3);
+        assert_eq!(missed(clock, hz, counted(5 * period), 0, 0), 5);
+        assert_eq!(missed(clock, hz, counted(9 * period), 10, 10 * period), 0);
+        // A CPU that slept counted few cycles and fired never.
+        assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_000_000), 0, 0), 0);
+        assert_eq!(missed(EventSpec::CYCLES, Rate::Period(1000), counted(2500), 0, 0), 2);
+    }
+
+    #[test]
+    fn every_sample_has_one_fate() {
+        let delivered = PerCpuCount::new(1);
+        let behind = PerCpuCount::new(1);
+        (0..4).for_each(|_| delivered.add(0));
+        behind.add(0);
+        let mut counters = [0; Counter::COUNT];
+        counters[Counter::Fired as usize] = 10;
+        counters[Counter::PeriodSum as usize] = 10 * 100;
+        counters[Counter::FilteredIdle as usize] = 2;
+        counters[Counter::RingFull as usize] = 1;
+        let kernel = KernelSide {
+            event: EventSpec::CPU_CLOCK,
+            rate: Rate::Period(100),
+            duration: Duration::from_secs(1),
+            keep_idle: false,
+            events: vec![CpuEvent {
+                cpu: 0,
+                count: counted(12 * 100),
+                throttled: 0,
+                // Three periods, of which the event has seen two.
+                idle: Duration::from_nanos(300),
+            }],
+            counters: PerCpuCounters::from(vec![counters]),
+        };
+        let ledger = Ledger::settle(&kernel, &delivered, &behind);
+        let Account { expected, fired, delivered, filtered, lost, .. } = ledger.total;
+        assert_eq!((expected, fired, delivered, filtered.total()), (12, 10, 4, 3));
+        assert_eq!(filtered.asleep, 1);
+        let expected_loss =
+            Lost { missed: 1, ring_full: 1, agent_behind: 1, undelivered: 2, ..Lost::default() };
+        assert_eq!(lost, expected_loss);
+        assert_eq!(expected, delivered + filtered.total() + lost.total());
+        assert!(ledger.table(false).contains("ring full 1"), "{}", ledger.table(false));
+    }
+}

@@ -1,0 +1,99 @@
+//! What the user gets: one file a format.
+
+mod folded;
+mod json;
+mod profile;
+mod text;
+mod top;
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write as _},
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+use profiler_common::sample::UserEnd;
+
+use crate::{
+    config::{Config, Report},
+    error::{Error, Result},
+    ledger::Ledger,
+    sample::RawSample,
+    symbolize::frame::Stack,
+};
+
+/// A sample with its stacks named.
+pub struct NamedSample<'a> {
+    /// What the kernel sent.
+    pub raw: &'a RawSample<'a>,
+    /// The kernel half; empty if there is none.
+    pub kernel: Rc<Stack>,
+    /// The user half; empty if there is none.
+    pub user: Rc<Stack>,
+}
+
+impl NamedSample<'_> {
+    /// How the user stack ended, in the words that the JSON output has for it.
+    #[must_use]
+    pub fn user_end(&self) -> &'static str {
+        match self.raw.user_end {
+            UserEnd::NotCaptured => "not_captured",
+            UserEnd::NoUserMemory => "no_user_memory",
+            UserEnd::Depth => "depth",
+            UserEnd::ChainEnded if self.user.reaches_entry() => "complete",
+            UserEnd::ChainEnded => "no_frame_pointer",
+        }
+    }
+}
+
+/// A format: takes samples as they come, and the ledger at the end.
+pub trait Output {
+    /// Takes one sample.
+    fn sample(&mut self, sample: &NamedSample<'_>) -> Result<()>;
+    /// No sample comes for a while: what was written must be seen.
+    fn flush(&mut self) -> Result<()>;
+    /// No sample comes any more.
+    fn finish(&mut self, ledger: &Ledger) -> Result<()>;
+}
+
+/// The output of a run.
+pub(crate) fn new(config: &Config, event: &'static str, sink: Sink) -> Box<dyn Output> {
+    match config.report {
+        Report::Text => Box::new(text::Text::new(sink, config)),
+        Report::Json => Box::new(json::Json::new(sink, event)),
+        Report::Folded => Box::new(folded::Folded::new(sink, config.max_stacks)),
+        Report::Top(n) => Box::new(top::Top::new(sink, config.max_stacks, n)),
+    }
+}
+
+/// Where the output goes: a file or standard output.
+pub struct Sink {
+    to: BufWriter<File>,
+    path: PathBuf,
+}
+
+impl Sink {
+    /// Opens the file, or standard output if there is none.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        let (file, path) = match path {
+            Some(path) => (File::create(path), path.to_owned()),
+            None => (
+                std::io::stdout().as_fd().try_clone_to_owned().map(File::from),
+                PathBuf::from("standard output"),
+            ),
+        };
+        let file = file
+            .map_err(|error| Error::Usage(format!("cannot write {}: {error}", path.display())))?;
+        Ok(Self { to: BufWriter::with_capacity(64 << 10, file), path })
+    }
+
+    fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
+        self.to.write_all(bytes.as_ref()).map_err(|error| Error::write(&self.path, &error))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.to.flush().map_err(|error| Error::write(&self.path, &error))
+    }
+}

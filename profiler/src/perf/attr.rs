@@ -1,0 +1,63 @@
+//! From an event and a rate to the kernel's `perf_event_attr`.
+
+use perf_event_open_sys::bindings as sys;
+
+use super::event::EventSpec;
+
+/// How often the event samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// So many samples a second on each CPU; the kernel adapts the period.
+    Frequency(u64),
+    /// One sample every so many counts of the event.
+    Period(u64),
+}
+
+/// The attributes of a sampling event, opened disabled.
+///
+/// Layout and meaning: `perf_event_open(2)` and
+/// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>.
+#[must_use]
+pub fn sampling(event: EventSpec, rate: Rate, exclude_guest: bool) -> sys::perf_event_attr {
+    let mut attr = sys::perf_event_attr::default();
+    attr.size = u32::try_from(size_of_val(&attr)).unwrap_or(u32::MAX);
+    attr.type_ = event.kind;
+    attr.config = event.config;
+    // Count, enabled and running time are what the ledger compares the samples with.
+    attr.read_format =
+        u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
+    attr.clockid = libc::CLOCK_MONOTONIC;
+    match rate {
+        Rate::Frequency(hz) => {
+            attr.set_freq(1);
+            attr.__bindgen_anon_1.sample_freq = hz;
+        }
+        Rate::Period(period) => attr.__bindgen_anon_1.sample_period = period,
+    }
+    attr.set_disabled(1);
+    attr.set_use_clockid(1);
+    attr.set_exclude_guest(u64::from(exclude_guest));
+    // The event's own ring carries throttle records only, which are collected by a timer: no
+    // wake-up is worth its cost.
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
+    attr
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequency_and_period_exclude_each_other() {
+        let attr = sampling(EventSpec::CYCLES, Rate::Frequency(99), true);
+        assert_eq!((attr.freq(), attr.exclude_guest(), attr.disabled()), (1, 1, 1));
+        // SAFETY: `sampling` has written this member of the union.
+        assert_eq!(unsafe { attr.__bindgen_anon_1.sample_freq }, 99);
+
+        let attr = sampling(EventSpec::CPU_CLOCK, Rate::Period(1_000_000), false);
+        assert_eq!((attr.freq(), attr.exclude_guest(), attr.type_), (0, 0, 1));
+        // SAFETY: as above.
+        assert_eq!(unsafe { attr.__bindgen_anon_1.sample_period }, 1_000_000);
+    }
+}

@@ -1,0 +1,114 @@
+//! Opening and driving a perf event.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+};
+
+use perf_event_open_sys as sys;
+
+use super::records::RecordRing;
+use crate::error::{Error, Result};
+
+/// An open sampling event of one CPU: disabled until [`enable`](Self::enable) is called, and closed,
+/// with the program detached from it, when dropped.
+#[derive(Debug)]
+pub struct SamplingEvent {
+    cpu: u32,
+    // Unmapped before the file is closed.
+    records: RecordRing,
+    fd: OwnedFd,
+}
+
+/// What an event has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCount {
+    /// In the event's unit.
+    pub count: u64,
+    /// For how long the event was enabled.
+    pub enabled_ns: u64,
+    /// For how much of that it was on the PMU.
+    pub running_ns: u64,
+}
+
+/// `perf_event_open(2)` of a whole CPU, close-on-exec.
+pub(crate) fn open(attr: &mut sys::bindings::perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
+    let cpu = i32::try_from(cpu).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let flags = u64::from(sys::bindings::PERF_FLAG_FD_CLOEXEC);
+    // SAFETY: `attr` is initialized, with its size in it, and outlives the call.
+    let fd = unsafe { sys::perf_event_open(attr, -1, cpu, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl SamplingEvent {
+    /// Takes an event that [`open`] has opened on this CPU.
+    pub(crate) fn new(fd: OwnedFd, cpu: u32) -> Result<Self> {
+        let records = RecordRing::map(fd.as_fd()).map_err(|error| {
+            Error::system_with(
+                format!("cannot map the record ring of the event on CPU {cpu}"),
+                error,
+                "each event maps 8 KiB: raise kernel.perf_event_mlock_kb, or add CAP_IPC_LOCK",
+            )
+        })?;
+        Ok(Self { cpu, records, fd })
+    }
+
+    /// The CPU it samples.
+    #[must_use]
+    pub fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
+    /// Has the event run a loaded `perf_event` program each time it fires. Works since Linux 4.9.
+    pub fn attach(&self, program: BorrowedFd<'_>) -> Result<()> {
+        let program = u32::try_from(program.as_raw_fd()).unwrap_or(u32::MAX);
+        self.ioctl("PERF_EVENT_IOC_SET_BPF", |fd| {
+            // SAFETY: the ioctl takes two descriptors by value.
+            unsafe { sys::ioctls::SET_BPF(fd, program) }
+        })
+    }
+
+    /// Starts sampling.
+    pub fn enable(&self) -> Result<()> {
+        // SAFETY: the ioctl takes no pointer.
+        self.ioctl("PERF_EVENT_IOC_ENABLE", |fd| unsafe { sys::ioctls::ENABLE(fd, 0) })
+    }
+
+    /// Stops sampling; when it returns, the program does not run for this event any more.
+    pub fn disable(&self) -> Result<()> {
+        // SAFETY: the ioctl takes no pointer.
+        self.ioctl("PERF_EVENT_IOC_DISABLE", |fd| unsafe { sys::ioctls::DISABLE(fd, 0) })
+    }
+
+    fn ioctl(&self, name: &str, call: impl FnOnce(i32) -> i32) -> Result<()> {
+        if call(self.fd.as_raw_fd()) < 0 {
+            let error = io::Error::last_os_error();
+            return Err(Error::system(format!("{name} on the event of CPU {}", self.cpu), error));
+        }
+        Ok(())
+    }
+
+    /// What the event has counted since it was opened.
+    pub fn count(&self) -> Result<EventCount> {
+        // The layout that `attr::sampling` asks for by `read_format`.
+        let mut words = [0_u64; 3];
+        let size = size_of_val(&words);
+        // SAFETY: the buffer is ours, and `size` bytes long.
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size) };
+        if usize::try_from(read) != Ok(size) {
+            let error = io::Error::last_os_error();
+            return Err(Error::system(format!("read the event of CPU {}", self.cpu), error));
+        }
+        let [count, enabled_ns, running_ns] = words;
+        Ok(EventCount { count, enabled_ns, running_ns })
+    }
+
+    /// How often the kernel has throttled the event since the last call.
+    pub fn take_throttles(&mut self) -> u64 {
+        self.records.take_throttles()
+    }
+}

@@ -1,0 +1,208 @@
+//! From bytes to a sample. The layout stands in [`profiler_common::sample`].
+
+use profiler_common::sample::{COMM_LEN, SampleHeader, UserEnd};
+
+/// One stack sample, its addresses still in the ring's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawSample<'a> {
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub time_ns: u64,
+    /// The task's cgroup v2 id.
+    pub cgroup_id: u64,
+    /// How many units of the event the sample stands for.
+    pub period: u64,
+    /// Process id.
+    pub tgid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// The CPU that was sampled.
+    pub cpu: u32,
+    /// The task's name, padded with zeros.
+    pub comm: [u8; COMM_LEN],
+    /// How the walk of the user stack ended.
+    pub user_end: UserEnd,
+    /// The kernel half, innermost frame first.
+    pub kernel: Addresses<'a>,
+    /// The user half, innermost frame first.
+    pub user: Addresses<'a>,
+}
+
+/// A run of addresses, eight bytes each in the machine's byte order. As bytes they serve as a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Addresses<'a>(&'a [u8]);
+
+impl<'a> Addresses<'a> {
+    /// The bytes as they came.
+    #[must_use]
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The addresses, innermost first.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = u64> {
+        self.0.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word))
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Why bytes are not a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Fewer bytes than the header has or says.
+    #[error("a sample of {needed} bytes was cut at {got}")]
+    Truncated {
+        /// What the header needs or says.
+        needed: usize,
+        /// What there was.
+        got: usize,
+    },
+    /// A number that stands for no [`UserEnd`].
+    #[error("unknown end of the user stack: {0}")]
+    UserEnd(u8),
+}
+
+/// Decodes the first sample of `bytes`, and gives the bytes behind it.
+pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
+    let got = bytes.len();
+    let mut fields = Fields(bytes);
+    let header =
+        fields.header().ok_or(DecodeError::Truncated { needed: SampleHeader::BYTES, got })?;
+    let (kernel_bytes, user_bytes) =
+        (usize::from(header.kernel_frames) * 8, usize::from(header.user_frames) * 8);
+    let needed = SampleHeader::BYTES + kernel_bytes + user_bytes;
+    let frames = fields.0.split_at_checked(kernel_bytes).and_then(|(kernel, rest)| {
+        let (user, rest) = rest.split_at_checked(user_bytes)?;
+        Some((kernel, user, rest))
+    });
+    let (kernel, user, rest) = frames.ok_or(DecodeError::Truncated { needed, got })?;
+    let user_end =
+        UserEnd::from_wire(header.user_end).ok_or(DecodeError::UserEnd(header.user_end))?;
+    let SampleHeader { time_ns, cgroup_id, period, tgid, tid, cpu, comm, .. } = header;
+    let (kernel, user) = (Addresses(kernel), Addresses(user));
+    let sample =
+        RawSample { time_ns, cgroup_id, period, tgid, tid, cpu, comm, user_end, kernel, user };
+    Ok((sample, rest))
+}
+
+/// Takes one field after the other.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    /// The header's fields, in their order on the wire.
+    fn header(&mut self) -> Option<SampleHeader> {
+        Some(SampleHeader {
+            time_ns: u64::from_ne_bytes(self.take()?),
+            cgroup_id: u64::from_ne_bytes(self.take()?),
+            period: u64::from_ne_bytes(self.take()?),
+            tgid: u32::from_ne_bytes(self.take()?),
+            tid: u32::from_ne_bytes(self.take()?),
+            cpu: u32::from_ne_bytes(self.take()?),
+            kernel_frames: u16::from_ne_bytes(self.take()?),
+            user_frames: u16::from_ne_bytes(self.take()?),
+            comm: self.take()?,
+            user_end: u8::from_ne_bytes(self.take()?),
+            event: u8::from_ne_bytes(self.take()?),
+            reserved: self.take()?,
+        })
+    }
+}
+
+/// The task's name as text; bytes that are no UTF-8 are replaced.
+#[must_use]
+pub fn comm_text(comm: &[u8; COMM_LEN]) -> std::borrow::Cow<'_, str> {
+    let name = comm.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Encodes as the eBPF side does: by the layout of the `#[repr(C)]` struct.
+    fn encode(header: &SampleHeader, frames: &[u64]) -> Vec<u8> {
+        let at: *const SampleHeader = header;
+        // SAFETY: the struct has no padding, as `profiler-common` asserts.
+        let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), SampleHeader::BYTES) };
+        let frames = frames.iter().flat_map(|frame| frame.to_ne_bytes());
+        bytes.iter().copied().chain(frames).collect()
+    }
+
+    fn header(kernel_frames: u16, user_frames: u16) -> SampleHeader {
+        SampleHeader {
+            time_ns: 1,
+            cgroup_id: 2,
+            period: 3,
+            tgid: 4,
+            tid: 5,
+            cpu: 6,
+            kernel_frames,
+            user_frames,
+            comm: *b"name\0\0\0\0\0\0\0\0\0\0\0\0",
+            user_end: UserEnd::ChainEnded as u8,
+            event: 0,
+            reserved: [0; 6],
+        }
+    }
+
+    #[test]
+    fn decodes_what_the_kernel_side_writes() {
+        let mut bytes = encode(&header(1, 2), &[10, 20, 30]);
+        bytes.extend(encode(&header(0, 0), &[]));
+        let (sample, rest) = decode(&bytes).unwrap();
+        assert_eq!(
+            (sample.time_ns, sample.cgroup_id, sample.period, sample.tgid, sample.tid, sample.cpu),
+            (1, 2, 3, 4, 5, 6)
+        );
+        assert_eq!(comm_text(&sample.comm), "name");
+        assert_eq!(sample.user_end, UserEnd::ChainEnded);
+        assert_eq!(sample.kernel.iter().collect::<Vec<_>>(), [10]);
+        assert_eq!(sample.user.iter().collect::<Vec<_>>(), [20, 30]);
+        let (sample, rest) = decode(rest).unwrap();
+        assert!(sample.kernel.is_empty() && sample.user.is_empty() && rest.is_empty());
+    }
+
+    #[test]
+    fn refuses_what_it_can_not_be() {
+        let bytes = encode(&header(1, 2), &[10, 20, 30]);
+        let cut = &bytes[..bytes.len() - 1];
+        assert_eq!(decode(cut), Err(DecodeError::Truncated { needed: 88, got: 87 }));
+        assert_eq!(decode(&[]), Err(DecodeError::Truncated { needed: 64, got: 0 }));
+        let mut wrong = header(0, 0);
+        wrong.user_end = 99;
+        assert_eq!(decode(&encode(&wrong, &[])), Err(DecodeError::UserEnd(99)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_sample_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok((sample, rest)) = decode(&bytes) {
+                let frames = sample.kernel.iter().len() + sample.user.iter().len();
+                prop_assert_eq!(SampleHeader::BYTES + 8 * frames + rest.len(), bytes.len());
+            }
+        }
+
+        #[test]
+        fn addresses_come_back(kernel in prop::collection::vec(any::<u64>(), 0..40),
+                               user in prop::collection::vec(any::<u64>(), 0..40)) {
+            let frames = |half: &[u64]| half.len().try_into().unwrap();
+            let header = header(frames(&kernel), frames(&user));
+            let bytes = encode(&header, &[&kernel[..], &user[..]].concat());
+            let (sample, rest) = decode(&bytes).unwrap();
+            prop_assert!(rest.is_empty());
+            prop_assert_eq!(sample.kernel.iter().collect::<Vec<_>>(), kernel);
+            prop_assert_eq!(sample.user.iter().collect::<Vec<_>>(), user);
+        }
+    }
+}

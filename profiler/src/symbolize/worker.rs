@@ -1,0 +1,153 @@
+//! The thread that names samples and writes them: it may block, the ring's reader never waits for it.
+
+use std::{rc::Rc, sync::Arc, thread};
+
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
+
+use super::{frame::Stack, symbolizer::Symbolizer};
+use crate::{
+    config::Config,
+    error::{Error, Result},
+    ledger::{Ledger, PerCpuCount},
+    output::{NamedSample, Output, Sink},
+    process::table::{Processes, SpaceId},
+    queue::{Message, Receiver},
+    sample::{self, Addresses, RawSample},
+};
+
+/// Addresses in all cached stacks. An address takes some 100 bytes with its share of the text.
+const CACHED_FRAMES: usize = 100_000;
+
+/// What the thread leaves when it ends.
+pub type Ended = Result<Ledger>;
+
+/// Starts the thread. It ends with the ledger after [`Message::Finish`], or with an error when it
+/// can't write.
+pub fn spawn(
+    config: &Config,
+    event: &'static str,
+    sink: Sink,
+    receiver: Receiver,
+    delivered: Arc<PerCpuCount>,
+    behind: Arc<PerCpuCount>,
+) -> Result<oneshot::Receiver<Ended>> {
+    let (done, ended) = oneshot::channel();
+    let config = config.clone();
+    thread::Builder::new()
+        .name("symbolize".into())
+        .spawn(move || {
+            let output = crate::output::new(&config, event, sink);
+            let mut worker = Worker {
+                symbolizer: Symbolizer::new(config.lines),
+                processes: Processes::default(),
+                stacks: FxHashMap::default(),
+                cached_frames: 0,
+                empty: Rc::default(),
+                output,
+            };
+            // Nobody waits for it any more if the run was broken off.
+            let _ = done.send(worker.run(receiver, &delivered, &behind));
+        })
+        .map_err(|error| Error::system("cannot start the symbolizing thread", error))?;
+    Ok(ended)
+}
+
+struct Worker {
+    symbolizer: Symbolizer,
+    processes: Processes,
+    /// Resolved halves of stacks, by the mappings they were resolved in and their bytes.
+    stacks: FxHashMap<SpaceId, FxHashMap<Box<[u8]>, Rc<Stack>>>,
+    cached_frames: usize,
+    empty: Rc<Stack>,
+    output: Box<dyn Output>,
+}
+
+impl Worker {
+    fn run(
+        &mut self,
+        mut receiver: Receiver,
+        delivered: &PerCpuCount,
+        behind: &PerCpuCount,
+    ) -> Ended {
+        while let Some(message) = receiver.receive() {
+            match message {
+                Message::Samples(samples) => {
+                    let mut rest = samples.as_slice();
+                    while !rest.is_empty() {
+                        let (sample, next) = sample::decode(rest)
+                            .map_err(|error| Error::system("cannot decode a sample", error))?;
+                        rest = next;
+                        self.sample(&sample)?;
+                        delivered.add(sample.cpu);
+                    }
+                    receiver.done(samples);
+                    self.output.flush()?;
+                }
+                Message::Finish(kernel) => {
+                    let ledger = Ledger::settle(&kernel, delivered, behind);
+                    self.output.finish(&ledger)?;
+                    return Ok(ledger);
+                }
+            }
+        }
+        // The run was broken off.
+        Err(Error::Interrupted)
+    }
+
+    fn sample(&mut self, raw: &RawSample<'_>) -> Result<()> {
+        let kernel = self.kernel_stack(raw.kernel);
+        let user = self.user_stack(raw);
+        self.output.sample(&NamedSample { raw, kernel, user })
+    }
+
+    fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Rc<Stack> {
+        if addresses.is_empty() {
+            return Rc::clone(&self.empty);
+        }
+        if let Some(stack) = self.cached(SpaceId::KERNEL, addresses) {
+            return stack;
+        }
+        let stack = Rc::new(self.symbolizer.kernel_stack(addresses));
+        self.keep(SpaceId::KERNEL, addresses, &stack);
+        stack
+    }
+
+    fn user_stack(&mut self, raw: &RawSample<'_>) -> Rc<Stack> {
+        if raw.user.is_empty() {
+            return Rc::clone(&self.empty);
+        }
+        let process = self.processes.get(raw.tgid, &raw.comm);
+        let space = process.space;
+        if let Some(stack) = self.cached(space, raw.user) {
+            return stack;
+        }
+        let process = self.processes.get(raw.tgid, &raw.comm);
+        let (stack, all_known) = self.symbolizer.user_stack(process, raw.user);
+        if all_known {
+            let stack = Rc::new(stack);
+            self.keep(space, raw.user, &stack);
+            return stack;
+        }
+        // A library may have been loaded since. A stack that stays outside of every mapping, as a
+        // chain of frame pointers does when code has none, is not kept.
+        if self.processes.reread(raw.tgid) {
+            let process = self.processes.get(raw.tgid, &raw.comm);
+            return Rc::new(self.symbolizer.user_stack(process, raw.user).0);
+        }
+        Rc::new(stack)
+    }
+
+    fn cached(&self, space: SpaceId, addresses: Addresses<'_>) -> Option<Rc<Stack>> {
+        self.stacks.get(&space)?.get(addresses.as_bytes()).map(Rc::clone)
+    }
+
+    fn keep(&mut self, space: SpaceId, addresses: Addresses<'_>, stack: &Rc<Stack>) {
+        self.cached_frames += addresses.iter().len();
+        if self.cached_frames > CACHED_FRAMES {
+            self.stacks.clear();
+            self.cached_frames = addresses.iter().len();
+        }
+        self.stacks.entry(space).or_default().insert(addresses.as_bytes().into(), Rc::clone(stack));
+    }
+}

@@ -1,0 +1,77 @@
+//! Sizes and times as people type them.
+
+use std::time::Duration;
+
+/// `10`, `10s`, `500ms`, `2m`, `1h`: more than nothing, at most a year.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "not a time; try 10, 10s, 2m or 1h".to_owned())?;
+    let unit_ms = match text.get(digits.len()..).unwrap_or_default() {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        other => return Err(format!("unknown unit '{other}'; try ms, s, m or h")),
+    };
+    let year = Duration::from_secs(365 * 24 * 3600);
+    match number.checked_mul(unit_ms).map(Duration::from_millis) {
+        Some(Duration::ZERO) => Err("no time at all; leave it out to run until Ctrl-C".into()),
+        Some(duration) if duration <= year => Ok(duration),
+        _ => Err("more than a year".into()),
+    }
+}
+
+/// `65536`, `64K`, `8M`, `1G`, with or without `iB`: powers of 1,024.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "not a size; try 65536, 512K or 8M".to_owned())?;
+    let unit = match text.get(digits.len()..).unwrap_or_default().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        other => return Err(format!("unknown unit '{other}'; try K, M or G")),
+    };
+    number.checked_mul(unit).filter(|&n| n > 0).ok_or_else(|| "out of range".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_duration("1h"), Ok(Duration::from_secs(3600)));
+        for wrong in ["", "0", "0s", "-1", "1.5", "s", "10 s", "10x", "9000h", "1e3", "ü"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("512K"), Ok(512 << 10));
+        assert_eq!(parse_bytes("8MiB"), Ok(8 << 20));
+        assert_eq!(parse_bytes("1g"), Ok(1 << 30));
+        for wrong in ["", "0", "-1", "K", "8X", "99999999999G"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_value_or_an_error(text in ".{0,20}") {
+            let _ = (parse_duration(&text), parse_bytes(&text));
+        }
+
+        #[test]
+        fn milliseconds_come_back(ms in 1_u64..1_000_000_000) {
+            prop_assert_eq!(parse_duration(&format!("{ms}ms")), Ok(Duration::from_millis(ms)));
+        }
+    }
+}

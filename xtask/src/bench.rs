@@ -1,0 +1,19 @@
+//! `cargo xtask bench`: measures on this machine.
+
+use anyhow::{Result, anyhow};
+
+use crate::{command, run, test, workspace};
+
+pub(crate) fn run() -> Result<()> {
+    let agent = run::build_agent()?;
+    let objects = crate::ebpf::build(std::env::consts::ARCH)?;
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(["bench", "--quiet", "--package", "profiler", "--bench", "sampling"])
+        .env("PROFILER_AGENT", agent)
+        .env("PROFILER_OBJECT", objects.profiler)
+        .env("PROFILER_FIXED_RECORD", objects.fixed_record)
+        .env("PROFILER_BENCH_JSON", workspace::target().join("bench.json"));
+    test::as_root(&mut cargo).map_err(|why| anyhow!("the benchmark {why}"))?;
+    command::run(&mut cargo)
+}

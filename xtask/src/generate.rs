@@ -1,0 +1,30 @@
+//! `cargo xtask generate`: the man page and the shell completions, written by the agent itself from
+//! the definition of its command line.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use crate::{command, run, workspace};
+
+/// What `profiler --generate` knows, and the file that each shell or man looks for.
+const FILES: [(&str, &str); 4] = [
+    ("man", "profiler.1"),
+    ("complete-bash", "profiler.bash"),
+    ("complete-fish", "profiler.fish"),
+    ("complete-zsh", "_profiler"),
+];
+
+pub(crate) fn run() -> Result<()> {
+    let agent = run::build_agent()?;
+    let dir = workspace::target().join("generated");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    for (what, name) in FILES {
+        let text = command::output(&agent, &["--generate", what])
+            .with_context(|| format!("`profiler --generate {what}` failed"))?;
+        let file = dir.join(name);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("{}", file.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! The project's chores. `cargo xtask --help` lists them.
+
+mod bench;
+mod command;
+mod ebpf;
+mod fuzz;
+mod generate;
+mod linker;
+mod run;
+mod test;
+mod toolchain;
+mod workspace;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+/// The project's chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Build the eBPF object that the agent embeds, installing what that needs.
+    BuildEbpf {
+        /// Architecture of the machine that the object is for.
+        #[arg(long, default_value = std::env::consts::ARCH, value_parser = ["x86_64", "aarch64"])]
+        arch: String,
+    },
+    /// Build everything and run the profiler with ARGS, by sudo when not root.
+    Run {
+        /// Arguments of the profiler.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Formatting, lints, unit tests, and the kernel tests as root.
+    Test {
+        /// Run only the kernel tests whose name contains this.
+        filter: Option<String>,
+    },
+    /// Measure on this machine: print a table and write it as JSON.
+    Bench,
+    /// Run each fuzz target for a bounded time.
+    Fuzz {
+        /// Seconds a target.
+        #[arg(long, default_value_t = 30)]
+        seconds: u32,
+    },
+    /// Write the man page and the shell completions to target/generated.
+    Generate,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().chore {
+        Chore::BuildEbpf { arch } => ebpf::build(&arch).map(|_| ()),
+        Chore::Run { args } => run::run(&args),
+        Chore::Test { filter } => test::run(filter.as_deref()),
+        Chore::Bench => bench::run(),
+        Chore::Fuzz { seconds } => fuzz::run(seconds),
+        Chore::Generate => generate::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
