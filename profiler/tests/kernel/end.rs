@@ -1,0 +1,86 @@
+//! A run ends cleanly, however it ends.
+
+use std::{io::Read as _, os::fd::AsRawFd as _, process::Stdio};
+
+use crate::support::{Program, Run, left_in_kernel, profiler, wait_until};
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_signal_ends_it_with_the_ledger_and_nothing_left() {
+    let _load = Program::start("chain.c");
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut run = Run::start(&["-f", "json"]);
+        run.sample(|_| true);
+        assert!(left_in_kernel().contains(&"prog sample".to_owned()));
+        let ended = run.end_by(signal);
+        assert_eq!((ended.code, ended.signal), (Some(0), None), "{}", ended.stderr);
+        assert!(ended.stdout.lines().last().unwrap().contains("\"summary\""), "{}", ended.stdout);
+        assert!(ended.stderr.contains("total"), "{}", ended.stderr);
+        wait_until("the kernel has freed all of it", || left_in_kernel().is_empty());
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn nothing_is_left_after_sigkill() {
+    let _load = Program::start("chain.c");
+    let mut run = Run::start(&["-f", "json"]);
+    run.sample(|_| true);
+    let ended = run.end_by(libc::SIGKILL);
+    assert_eq!(ended.signal, Some(libc::SIGKILL));
+    wait_until("the kernel has freed all of it", || left_in_kernel().is_empty());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_closed_pipe_is_a_quiet_end() {
+    let _load = Program::start("chain.c");
+    let mut child = profiler()
+        .args(["-d", "60", "-F", "499"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut some = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut some).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("total") && !stderr.contains("pipe"), "{stderr}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_full_disk_is_an_error_with_the_ledger() {
+    let _load = Program::start("chain.c");
+    let output = crate::support::run(&["-d", "60", "-F", "499", "-o", "/dev/full"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("total") && stderr.contains("cannot write /dev/full"), "{stderr}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_second_signal_does_not_wait_for_a_stuck_reader() {
+    let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
+    let mut run = Run::start(&["-F", "999"]);
+    // Nobody reads, so the pipe fills up and the writer waits.
+    let fd = run.lines.get_ref().as_raw_fd();
+    wait_until("the pipe is full", || {
+        let mut unread = 0;
+        // SAFETY: `unread` is the int that the ioctl writes to.
+        unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut unread) };
+        unread >= 60 << 10
+    });
+    run.signal(libc::SIGINT);
+    // Two signals that come together count as one, so they are sent until it ends.
+    let status = loop {
+        if let Some(status) = run.child.try_wait().unwrap() {
+            break status;
+        }
+        run.signal(libc::SIGINT);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130));
+    wait_until("the kernel has freed all of it", || left_in_kernel().is_empty());
+}

@@ -1,0 +1,12 @@
+//! What we promise, against the running kernel with real programs.
+//!
+//! The tests need root and look at the whole machine, so they are ignored by a plain `cargo test`;
+//! `cargo xtask test` runs them one after another. None asserts a time: each waits for what must
+//! come, within a limit that is far away.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+
+mod bad_input;
+mod end;
+mod ledger;
+mod stacks;
+mod support;

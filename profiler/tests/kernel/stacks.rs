@@ -1,0 +1,140 @@
+//! Stacks come out whole, in order, and with their names.
+
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+
+/// Lines of `chain.c`: the loop, and the calls. A return address may count to the line behind.
+const SPIN: RangeInclusive<u64> = 8..=9;
+const INNER: RangeInclusive<u64> = 13..=14;
+const MIDDLE: RangeInclusive<u64> = 17..=18;
+const OUTER: RangeInclusive<u64> = 22..=23;
+
+use crate::support::{Program, Run, symbols};
+
+fn chain_of<'a>(run: &'a mut Run, pid: &Program, innermost: &str) -> Value {
+    let pid: u64 = pid.pid().parse().unwrap();
+    run.sample(|sample| {
+        sample["pid"] == pid && symbols(&sample["user"]).first() == Some(&innermost)
+    })
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_c_chain_in_json() {
+    let program = Program::start("chain.c");
+    let mut run = Run::start(&["-f", "json", "-F", "499"]);
+    for _ in 0..50 {
+        let sample = chain_of(&mut run, &program, "inner");
+        assert_eq!(symbols(&sample["user"])[..4], ["inner", "middle", "outer", "main"]);
+        assert_eq!(sample["tid"], sample["pid"]);
+        assert_eq!(sample["comm"], "chain-c");
+        let frame = &sample["user"][0];
+        assert!(frame["module"].as_str().unwrap().ends_with("/chain-c"), "{frame}");
+        assert!(frame["addr"].as_str().unwrap().starts_with("0x"), "{frame}");
+        assert_eq!(frame["inlined"], false);
+        // libc keeps no frame pointers here or there, so how it ends depends on the machine.
+        let ends = ["complete", "no_frame_pointer", "depth"];
+        assert!(ends.contains(&sample["user_end"].as_str().unwrap()), "{sample}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_rust_chain_in_json() {
+    let program = Program::start("chain.rs");
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = chain_of(&mut run, &program, "chain::deep::inner");
+    let chain = symbols(&sample["user"]);
+    assert_eq!(chain[..3], ["chain::deep::inner", "chain::deep::outer", "chain::main"]);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_c_chain_in_text() {
+    let program = Program::start("chain.c");
+    let mut run = Run::start(&["-p", &program.pid()]);
+    let head = format!("COMM: chain-c (pid={0} tid={0}) @ CPU ", program.pid());
+    // A sample of the user's code has no kernel half.
+    let mut block = Vec::new();
+    while !block.starts_with(&["No Kernel Stack".to_owned(), "Userspace:".to_owned()]) {
+        while !run.line().starts_with(&head) {}
+        block = (0..6).map(|_| run.line().trim_end().to_owned()).collect();
+    }
+    for (depth, (line, function)) in
+        block[2..].iter().zip(["inner", "middle", "outer", "main"]).enumerate()
+    {
+        assert!(line.starts_with(&format!("{depth:>3} [<0000")), "{line}");
+        assert!(line.contains(&format!(">] {function}+0x")), "{line}");
+        assert!(line.ends_with("/chain-c]"), "{line}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn source_lines_and_inlined_functions() {
+    let program = Program::start("chain.c");
+    let mut run = Run::start(&["-f", "json", "--lines", "-p", &program.pid()]);
+    let sample = chain_of(&mut run, &program, "spin");
+    let frames = sample["user"].as_array().unwrap();
+    assert_eq!(symbols(&sample["user"])[..4], ["spin", "inner", "middle", "outer"]);
+    assert_eq!((&frames[0]["inlined"], &frames[1]["inlined"]), (&true.into(), &false.into()));
+    assert_eq!(frames[0]["addr"], frames[1]["addr"]);
+    for (frame, line) in frames.iter().zip([SPIN, INNER, MIDDLE, OUTER]) {
+        assert!(frame["file"].as_str().unwrap().ends_with("chain.c"), "{frame}");
+        assert!(line.contains(&frame["line"].as_u64().unwrap()), "{frame}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn kernel_frames_of_a_program_in_system_calls() {
+    let program = Program::start("syscalls.c");
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = run.sample(|sample| symbols(&sample["kernel"]).contains(&"vfs_read"));
+    let kernel = symbols(&sample["kernel"]);
+    // The entry from user space is the outermost, and the user half goes on from there.
+    let read = kernel.iter().position(|name| *name == "vfs_read").unwrap();
+    assert!(read > 0 && read < kernel.len() - 1, "{kernel:?}");
+    assert!(!sample["user"].as_array().unwrap().is_empty(), "{sample}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn only_one_half_where_only_one_is_asked_for() {
+    let program = Program::start("syscalls.c");
+    let pid = program.pid();
+    let mut run = Run::start(&["-f", "json", "--user-only", "-p", &pid]);
+    for _ in 0..20 {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["kernel"], serde_json::json!([]));
+        assert_ne!(sample["user"], serde_json::json!([]));
+    }
+    let mut run = Run::start(&["-f", "json", "--kernel-only", "-p", &pid]);
+    let sample = run.sample(|sample| symbols(&sample["kernel"]).contains(&"vfs_read"));
+    assert_eq!(sample["user"], serde_json::json!([]));
+    assert_eq!(sample["user_end"], "not_captured");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn code_made_at_run_time_has_its_name_from_the_perf_map() {
+    let program = Program::start("jit.c");
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = chain_of(&mut run, &program, "made_at_run_time");
+    assert_eq!(sample["user"][0]["module"], "[JIT]");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_deleted_program_keeps_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    std::fs::copy(crate::support::build("chain.c"), &copy).unwrap();
+    let program = Program(std::process::Command::new(&copy).spawn().unwrap());
+    program.wait_for_ticks(1);
+    std::fs::remove_file(&copy).unwrap();
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = chain_of(&mut run, &program, "inner");
+    assert_eq!(symbols(&sample["user"])[..4], ["inner", "middle", "outer", "main"]);
+}
