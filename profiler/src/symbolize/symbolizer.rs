@@ -106,7 +106,9 @@ impl Symbolizer {
     /// to nothing, or to code without a name yet.
     pub fn user_stack(&mut self, process: &Process, addresses: Addresses<'_>) -> (Stack, bool) {
         self.all_known = true;
-        let locations = addresses.iter().enumerate().map(|(depth, address)| {
+        // The kernel's walk of frame pointers may end with the zero that it found.
+        let addresses = addresses.iter().filter(|&address| address != 0);
+        let locations = addresses.enumerate().map(|(depth, address)| {
             let is_return = depth > 0;
             let frames = match process.mapping(address.wrapping_sub(u64::from(is_return))) {
                 Some(mapping) => self.mapped(process, mapping, address, is_return),

@@ -1,0 +1,13 @@
+//! Any bytes give functions in which addresses are found.
+#![no_main]
+
+use profiler::symbolize::perf_map::PerfMap;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let map = PerfMap::parse(bytes);
+    for address in [0, 0x1000, u64::MAX] {
+        if let Some(function) = map.find(address) {
+            assert!((function.start..function.end).contains(&address));
+        }
+    }
+});
