@@ -22,15 +22,14 @@ pub enum Counter {
     RingContended,
     /// Lost: another run of the program on this CPU was using the scratch.
     ScratchBusy,
-    /// Delivered without a kernel stack that should be there: the helper failed.
-    KernelStackFailed,
-    /// Delivered without a user stack that should be there: the helper failed.
-    UserStackFailed,
+    /// Delivered without any stack, though both halves were asked for and one of them must be there:
+    /// the helper failed.
+    StackFailed,
 }
 
 impl Counter {
     /// How many counters there are.
-    pub const COUNT: usize = Self::UserStackFailed as usize + 1;
+    pub const COUNT: usize = Self::StackFailed as usize + 1;
 }
 
 /// The counters of one CPU, indexed by [`Counter`].

@@ -136,11 +136,9 @@ fn record(
     }
     // A task is either in the kernel or has user memory, so one of the two stacks exists. (What the
     // helper returns does not tell "there is none" from "no buffer to walk it".)
-    if kernel_bytes == 0 && flags & flag::KERNEL_STACK != 0 && user_bytes == 0 {
-        if flags & flag::USER_STACK != 0 {
-            count(counters, Counter::KernelStackFailed, 1);
-            count(counters, Counter::UserStackFailed, 1);
-        }
+    let both = flag::KERNEL_STACK | flag::USER_STACK;
+    if flags & both == both && kernel_bytes + user_bytes == 0 {
+        count(counters, Counter::StackFailed, 1);
     }
 
     let header = &mut scratch.header;

@@ -25,10 +25,11 @@ use crate::{
     kernel,
     ledger::{CpuEvent, KernelSide, Ledger, PerCpuCount},
     output::Sink,
-    perf::set::EventSet,
+    perf::{open::EventCount, set::EventSet},
     queue::{self, Sender},
     ring::SampleRing,
     shutdown::{self, Signals},
+    sigbus, stderr,
     symbolize::worker::{self, Ended},
 };
 
@@ -40,19 +41,22 @@ const BATCH_BYTES: usize = 64 << 10;
 
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
-pub async fn run(config: &Config, sink: Sink) -> Result<(Ledger, Result<()>)> {
+pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)> {
     let mut signals = Signals::listen()?;
+    sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
     let Program { program, samples, counters, log, ebpf } = Program::load(config)?;
     let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
     for notice in config.notices.iter().chain(&set.notice) {
-        notify(notice);
+        stderr::say(notice);
     }
     if !set.skipped.is_empty() {
-        notify(&format!("CPU {} went offline before sampling began: skipped", set.skipped));
+        stderr::say(&format!("CPU {} went offline before sampling began: skipped", set.skipped));
     }
     for event in &set.events {
         event.attach(program.as_fd())?;
     }
+
+    sink.begin()?;
 
     let cpus = kernel::cpus("possible")?.iter().max().map_or(1, |last| last as usize + 1);
     let (delivered, behind) = (Arc::new(PerCpuCount::new(cpus)), Arc::new(PerCpuCount::new(cpus)));
@@ -66,8 +70,8 @@ pub async fn run(config: &Config, sink: Sink) -> Result<(Ledger, Result<()>)> {
     let throttled = vec![0; set.events.len()];
     let mut sampling = Sampling { config, set, throttled, ring, counters, log, sender };
     let started = sampling.enable()?;
-    let early_end = sampling.read_until_end(&mut signals, &mut ended).await?;
-    let (kernel, sender) = sampling.end(&started)?;
+    let early_end = sampling.read_until_end(&mut signals, &mut ended).await;
+    let (kernel, sender, failed) = sampling.end(&started);
     drop(ebpf);
 
     let kernel = Arc::new(kernel);
@@ -82,14 +86,9 @@ pub async fn run(config: &Config, sink: Sink) -> Result<(Ledger, Result<()>)> {
         }
     };
     Ok(match result {
-        Ok(ledger) => (ledger, Ok(())),
+        Ok(ledger) => (ledger, failed.map_or(Ok(()), Err)),
         Err(error) => (Ledger::settle(&kernel, &delivered, &behind), Err(error)),
     })
-}
-
-/// A line on standard error that the user should see.
-fn notify(text: &str) {
-    eprintln!("profiler: {text}");
 }
 
 fn worker_died() -> Error {
@@ -128,19 +127,18 @@ impl Sampling<'_> {
         &mut self,
         signals: &mut Signals,
         ended: &mut oneshot::Receiver<Ended>,
-    ) -> Result<Option<Ended>> {
+    ) -> Option<Ended> {
         let mut time_over = pin!(shutdown::after(self.config.duration));
         let mut tick = interval(READ_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
-                () = signals.next() => return Ok(None),
-                () = &mut time_over => return Ok(None),
-                result = &mut *ended => return Ok(Some(result.unwrap_or(Err(worker_died())))),
-                woken = self.ring.woken() => {
-                    woken.map_err(|error| Error::system("cannot wait for the ring buffer", error))?;
-                }
+                () = signals.next() => return None,
+                () = &mut time_over => return None,
+                result = &mut *ended => return Some(result.unwrap_or(Err(worker_died()))),
+                // Should epoll fail, the timer still reads.
+                Ok(()) = self.ring.woken() => {}
                 _ = tick.tick() => {}
             }
             self.read();
@@ -168,24 +166,34 @@ impl Sampling<'_> {
         }
     }
 
-    /// Ends sampling: no event fires any more, the ring is empty, and all is counted.
-    fn end(mut self, started: &Started) -> Result<(KernelSide, Sender)> {
+    /// Ends sampling: no event fires any more, the ring is empty, and all is counted. A failure on the
+    /// way is told beside what could be counted.
+    fn end(mut self, started: &Started) -> (KernelSide, Sender, Option<Error>) {
+        let mut failed = None;
         for event in &self.set.events {
-            event.disable()?;
+            failed = failed.or(event.disable().err());
         }
         let duration = started.at.elapsed();
         let idle = kernel::idle_times();
         self.read();
-        let counters = PerCpuCounters::read(&self.counters)?;
+        let counters = PerCpuCounters::read(&self.counters).unwrap_or_else(|error| {
+            failed.get_or_insert(error);
+            PerCpuCounters::default()
+        });
         let mut events = Vec::with_capacity(self.set.events.len());
         for (event, &throttled) in self.set.events.iter().zip(&self.throttled) {
             let cpu = event.cpu();
             let idle_of = |times: &HashMap<u32, Duration>| times.get(&cpu).copied();
             let idle = idle_of(&idle).unwrap_or_default();
             let idle = idle.saturating_sub(idle_of(&started.idle).unwrap_or_default());
-            events.push(CpuEvent { cpu, count: event.count()?, throttled, idle });
+            let count = event.count().unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                EventCount::default()
+            });
+            events.push(CpuEvent { cpu, count, throttled, idle });
         }
         let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
-        Ok((KernelSide { event, rate, duration, keep_idle, events, counters }, self.sender))
+        let kernel = KernelSide { event, rate, duration, keep_idle, events, counters };
+        (kernel, self.sender, failed)
     }
 }

@@ -60,11 +60,11 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct SamplingArgs {
     /// Samples a second on each CPU [default: 99].
-    #[arg(short = 'F', long, value_name = "HZ", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_positive)]
     pub frequency: Option<u64>,
     /// One sample every PERIOD events, in place of a frequency.
     #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = units::parse_positive)]
     pub period: Option<u64>,
     /// The kernel's generic event to sample, such as cycles, instructions, cpu-clock, page-faults
     /// [default: cycles, or cpu-clock where the machine has no PMU].

@@ -102,6 +102,14 @@ impl Config {
                 "-C {cpus}: CPU {offline} is not online; online are {online}"
             )));
         }
+        if !kernel::in_initial_pid_namespace() {
+            let why = "this is not the initial pid namespace, so process ids here are not those of \
+                       the samples";
+            if !args.pids.is_empty() {
+                return Err(Error::Usage(format!("-p: {why}; run it on the host")));
+            }
+            notices.push(format!("{why}: processes have no names; run it on the host"));
+        }
         if let Some(pid) = args.pids.iter().find(|&&pid| !is_process(pid)) {
             return Err(Error::Usage(format!("-p {pid}: there is no process with this id")));
         }

@@ -102,7 +102,7 @@ pub fn require_privileges() -> Result<()> {
     }
     Err(Error::system_with(
         "not permitted to sample this machine",
-        format!("{} is missing", missing.join(" and ")),
+        format!("it lacks {}", missing.join(" and ")),
         format!("run it as root (sudo profiler …), or once: {}", setcap()),
     ))
 }
@@ -118,6 +118,11 @@ pub fn diagnose() -> Diagnosis {
         kptr_restrict(),
         lockdown(),
     ];
+    if !missing(&NEEDED).is_empty() {
+        // All that follows would fail for this one reason.
+        return Diagnosis { can_run: false, checks };
+    }
+    checks.push(pid_namespace());
     checks.extend(events());
     checks.push(btf());
     checks.push(program_type());
@@ -178,16 +183,24 @@ fn privileges() -> Check {
     ok("privileges", "all")
 }
 
+fn pid_namespace() -> Check {
+    if kernel::in_initial_pid_namespace() {
+        return ok("pid namespace", "the initial one");
+    }
+    let found = "not the initial one: processes have no names, and -p can't be used";
+    bad("pid namespace", Verdict::Warn, found, "run it on the host, or in a pod with hostPID")
+}
+
 fn paranoid() -> Check {
-    // With CAP_PERFMON any value will do; 3 and 4 are distributions' own and stricter.
+    // With CAP_PERFMON any value will do.
     let name = "perf_event_paranoid";
     match kernel::sysctl_number("kernel.perf_event_paranoid") {
-        Some(level) if level <= 2 || missing(&NEEDED).is_empty() => ok(name, level.to_string()),
+        Some(level) if level <= 0 || missing(&NEEDED).is_empty() => ok(name, level.to_string()),
         Some(level) => bad(
             name,
             Verdict::Fail,
-            format!("{level}: only for privileged users"),
-            "sudo profiler …, or: sudo sysctl kernel.perf_event_paranoid=2",
+            format!("{level}: whole CPUs need CAP_PERFMON"),
+            "sudo profiler …",
         ),
         None => bad(name, Verdict::Fail, "none", "a kernel with CONFIG_PERF_EVENTS"),
     }

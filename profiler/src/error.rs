@@ -38,7 +38,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// A failed syscall or library call.
-    pub(crate) fn system(what: impl Into<String>, why: impl Display) -> Self {
+    pub fn system(what: impl Into<String>, why: impl Display) -> Self {
         Self::System { what: what.into(), why: why.to_string(), next: String::new() }
     }
 

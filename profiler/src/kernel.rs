@@ -54,6 +54,14 @@ pub(crate) fn idle_times() -> HashMap<u32, Duration> {
     text.lines().filter_map(cpu).collect()
 }
 
+/// Whether process ids here are those that the eBPF program sees.
+///
+/// The initial namespace's inode is fixed:
+/// <https://github.com/torvalds/linux/blob/v6.12/include/linux/proc_ns.h#L42>.
+pub(crate) fn in_initial_pid_namespace() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
+}
+
 /// `uname -r`.
 pub(crate) fn release() -> String {
     sysctl("kernel.osrelease").unwrap_or_else(|_| "unknown".into())

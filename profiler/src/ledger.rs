@@ -36,6 +36,11 @@ impl PerCpuCount {
         }
     }
 
+    /// Sets every count to zero again.
+    pub fn clear(&self) {
+        self.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
     fn get(&self, cpu: u32) -> u64 {
         let count = usize::try_from(cpu).ok().and_then(|cpu| self.0.get(cpu));
         count.map_or(0, |count| count.load(Ordering::Relaxed))
@@ -88,8 +93,8 @@ pub struct Filtered {
 /// Samples that should be there and are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// The event counted whole periods in which the program never ran: its timer was late, the event
-    /// was throttled, or another eBPF program was running.
+    /// Whole periods of the event passed in which the program never ran: its timer was late, the event
+    /// was throttled or not on the PMU, or another eBPF program was running.
     pub missed: u64,
     /// The ring between kernel and agent was full.
     pub ring_full: u64,
@@ -110,7 +115,7 @@ pub struct Account {
     pub expected: u64,
     /// How often the program ran; the rest of `expected` was missed.
     pub fired: u64,
-    /// Samples printed.
+    /// Samples printed: written without an error.
     pub delivered: u64,
     /// Samples left out on request.
     pub filtered: Filtered,
@@ -234,7 +239,7 @@ impl Ledger {
             let expected = fired + missed;
             let known = delivered + filtered.total() + lost.total();
             lost.undelivered = expected.saturating_sub(known);
-            without_stack += get(Counter::UserStackFailed);
+            without_stack += get(Counter::StackFailed);
             let account = Account { expected, fired, delivered, filtered, lost, throttled };
             total.add(&account);
             per_cpu.push(CpuAccount { cpu, account });
@@ -334,7 +339,15 @@ fn missed(
         (0, Rate::Frequency(hz)) if event == EventSpec::CPU_CLOCK => 1_000_000_000 / hz.max(1),
         (0, Rate::Frequency(_)) => 0,
     };
-    (count.count.saturating_sub(period_sum).checked_div(period).unwrap_or(0), period)
+    // With more events than the PMU has counters, it is counted for a part of the time only.
+    let all = match count.running_ns {
+        0 => count.count,
+        running => {
+            let scaled = u128::from(count.count) * u128::from(count.enabled_ns.max(running));
+            u64::try_from(scaled / u128::from(running)).unwrap_or(u64::MAX)
+        }
+    };
+    (all.saturating_sub(period_sum).checked_div(period).unwrap_or(0), period)
 }
 
 #[cfg(test)]

@@ -34,5 +34,7 @@ pub mod queue;
 pub mod ring;
 pub mod sample;
 pub mod shutdown;
+mod sigbus;
+pub mod stderr;
 pub mod symbolize;
 mod units;

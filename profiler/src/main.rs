@@ -13,6 +13,7 @@ use profiler::{
     doctor,
     error::{Error, Result},
     output::Sink,
+    stderr,
 };
 
 fn main() -> ExitCode {
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             if !matches!(error, Error::BrokenPipe) {
-                eprintln!("profiler: {error}");
+                stderr::say(&error.to_string());
             }
             ExitCode::from(error.exit_code())
         }
@@ -49,9 +50,9 @@ fn sample(args: SamplingArgs, verbose: u8) -> Result<()> {
     doctor::require_privileges()?;
     let sink = Sink::open(config.output.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::Usage(error.to_string()))?;
+    let runtime = runtime.map_err(|error| Error::system("cannot set up epoll", error))?;
     let (ledger, result) = runtime.block_on(agent::run(&config, sink))?;
-    eprint!("{}", ledger.table(verbose > 0));
+    stderr::write(&ledger.table(verbose > 0));
     result?;
     match ledger.total.lost.total() {
         lost @ 1.. if config.strict => Err(Error::Lost(lost)),

@@ -2,6 +2,15 @@
 
 use std::time::Duration;
 
+/// A whole number of at least 1.
+pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("not a whole number".into()),
+    }
+}
+
 /// `10`, `10s`, `500ms`, `2m`, `1h`: more than nothing, at most a year.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

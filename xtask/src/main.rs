@@ -1,5 +1,7 @@
 //! The project's chores. `cargo xtask --help` lists them.
 
+#![allow(clippy::print_stderr, clippy::print_stdout, reason = "a chore talks to whoever runs it")]
+
 mod bench;
 mod command;
 mod ebpf;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    NamedSample, Output, Sink,
+    NamedSample, Output, Sink, printable,
     profile::{Entry, Profile},
 };
 use crate::{
@@ -34,6 +34,10 @@ impl Output for Folded {
 
     fn flush(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    fn is_written_at_end(&self) -> bool {
+        true
     }
 
     fn finish(&mut self, _: &Ledger) -> Result<()> {
@@ -80,7 +84,7 @@ pub(super) fn name(frame: &Frame) -> String {
 
 /// A semicolon ends a frame and a line break a stack, so names can't have them.
 fn clean(name: &str) -> String {
-    name.replace(';', ":").replace(['\n', '\r'], " ")
+    printable(name).replace(';', ":")
 }
 
 #[cfg(test)]

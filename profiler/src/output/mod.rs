@@ -7,7 +7,8 @@ mod text;
 mod top;
 
 use std::{
-    fs::File,
+    borrow::Cow,
+    fs::{File, OpenOptions},
     io::{BufWriter, Write as _},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -20,6 +21,7 @@ use crate::{
     config::{Config, Report},
     error::{Error, Result},
     ledger::Ledger,
+    process::table::SpaceId,
     sample::RawSample,
     symbolize::frame::Stack,
 };
@@ -28,6 +30,8 @@ use crate::{
 pub struct NamedSample<'a> {
     /// What the kernel sent.
     pub raw: &'a RawSample<'a>,
+    /// The mappings that the user half was named by.
+    pub space: SpaceId,
     /// The kernel half; empty if there is none.
     pub kernel: Rc<Stack>,
     /// The user half; empty if there is none.
@@ -54,6 +58,10 @@ pub trait Output {
     fn sample(&mut self, sample: &NamedSample<'_>) -> Result<()>;
     /// No sample comes for a while: what was written must be seen.
     fn flush(&mut self) -> Result<()>;
+    /// Whether nothing is written before [`finish`](Self::finish).
+    fn is_written_at_end(&self) -> bool {
+        false
+    }
     /// No sample comes any more.
     fn finish(&mut self, ledger: &Ledger) -> Result<()>;
 }
@@ -68,6 +76,18 @@ pub(crate) fn new(config: &Config, event: &'static str, sink: Sink) -> Box<dyn O
     }
 }
 
+const STDOUT: &str = "standard output";
+
+/// Text without control characters: names come from programs, which must not be able to move the
+/// cursor of the terminal or to start a line.
+fn printable(name: &str) -> Cow<'_, str> {
+    if name.chars().any(char::is_control) {
+        Cow::Owned(name.replace(char::is_control, "?"))
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
 /// Where the output goes: a file or standard output.
 pub struct Sink {
     to: BufWriter<File>,
@@ -78,15 +98,32 @@ impl Sink {
     /// Opens the file, or standard output if there is none.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let (file, path) = match path {
-            Some(path) => (File::create(path), path.to_owned()),
+            // What it holds is kept until there is something to put in its place.
+            Some(path) => {
+                let options =
+                    OpenOptions::new().write(true).create(true).truncate(false).open(path);
+                (options, path.to_owned())
+            }
             None => (
                 std::io::stdout().as_fd().try_clone_to_owned().map(File::from),
-                PathBuf::from("standard output"),
+                PathBuf::from(STDOUT),
             ),
         };
         let file = file
             .map_err(|error| Error::Usage(format!("cannot write {}: {error}", path.display())))?;
         Ok(Self { to: BufWriter::with_capacity(64 << 10, file), path })
+    }
+
+    /// Empties the file: the run has begun.
+    pub fn begin(&mut self) -> Result<()> {
+        let file = self.to.get_ref();
+        let is_ours = self.path != Path::new(STDOUT);
+        match file.metadata() {
+            Ok(metadata) if is_ours && metadata.is_file() => {
+                file.set_len(0).map_err(|error| Error::write(&self.path, &error))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {

@@ -18,10 +18,11 @@ pub(super) struct Entry {
 
 /// Distinct stacks with their counts, up to a limit.
 ///
-/// Stacks are told apart by identity: the same one is interned once while it is sampled often, and a
-/// stack that was forgotten in between gets a second entry, which is added up when written.
+/// Stacks are told apart by what was sampled: the task's name, the mappings, and the addresses. Two
+/// processes that run the same program give two, which are added up when they are written.
 pub(super) struct Profile {
-    entries: FxHashMap<([u8; COMM_LEN], *const Stack, *const Stack), Entry>,
+    entries: FxHashMap<Box<[u8]>, Entry>,
+    key: Vec<u8>,
     limit: usize,
     /// Samples whose stacks came when the limit was reached.
     pub(super) beyond_limit: u64,
@@ -29,19 +30,24 @@ pub(super) struct Profile {
 
 impl Profile {
     pub(super) fn new(limit: usize) -> Self {
-        Self { entries: FxHashMap::default(), limit, beyond_limit: 0 }
+        Self { entries: FxHashMap::default(), key: Vec::new(), limit, beyond_limit: 0 }
     }
 
     pub(super) fn add(&mut self, sample: &NamedSample<'_>) {
-        let NamedSample { raw, kernel, user } = sample;
-        // The entry holds both stacks, so their addresses stay theirs.
-        let key = (raw.comm, Rc::as_ptr(kernel), Rc::as_ptr(user));
+        let NamedSample { raw, space, kernel, user } = sample;
+        self.key.clear();
+        self.key.extend(raw.comm);
+        self.key.extend(space.to_bytes());
+        self.key.extend(raw.kernel.iter().len().to_ne_bytes());
+        self.key.extend(raw.kernel.as_bytes());
+        self.key.extend(raw.user.as_bytes());
         let room = self.entries.len() < self.limit;
-        match self.entries.get_mut(&key) {
+        match self.entries.get_mut(self.key.as_slice()) {
             Some(entry) => entry.count += 1,
             None if room => {
                 let (kernel, user) = (Rc::clone(kernel), Rc::clone(user));
-                self.entries.insert(key, Entry { comm: raw.comm, kernel, user, count: 1 });
+                let entry = Entry { comm: raw.comm, kernel, user, count: 1 };
+                self.entries.insert(self.key.as_slice().into(), entry);
             }
             None => self.beyond_limit += 1,
         }

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use super::{NamedSample, Output, Sink};
+use super::{NamedSample, Output, Sink, printable};
 use crate::{
     config::Config, error::Result, ledger::Ledger, sample::comm_text, symbolize::frame::Stack,
 };
@@ -37,7 +37,8 @@ impl Output for Text {
         let raw = sample.raw;
         let block = &mut self.block;
         block.clear();
-        let (comm, tgid, tid, cpu) = (comm_text(&raw.comm), raw.tgid, raw.tid, raw.cpu);
+        let comm = comm_text(&raw.comm);
+        let (comm, tgid, tid, cpu) = (printable(&comm), raw.tgid, raw.tid, raw.cpu);
         let _ = write!(block, "COMM: {comm} (pid={tgid} tid={tid}) @ CPU {cpu}  ");
         self.clock.write(raw.time_ns, block);
         block.push('\n');
@@ -73,12 +74,13 @@ fn render(stack: &Stack) -> String {
     let mut text = String::new();
     for (depth, location) in stack.locations.iter().enumerate() {
         for frame in location.frames.iter() {
+            let (symbol, module) = (frame.symbol.as_deref(), frame.module.as_deref());
             if frame.inlined {
                 let _ = write!(text, "{:25}", "");
             } else {
                 let _ = write!(text, "{depth:>3} [<{:016x}>] ", location.address);
             }
-            match (&frame.symbol, &frame.module) {
+            match (symbol.map(printable), module.map(printable)) {
                 (Some(symbol), _) if frame.inlined => {
                     let _ = write!(text, "{symbol} [inlined]");
                 }

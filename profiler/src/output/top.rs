@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{NamedSample, Output, Sink, folded, profile::Profile};
+use super::{NamedSample, Output, Sink, folded, printable, profile::Profile};
 use crate::{error::Result, ledger::Ledger};
 
 pub(super) struct Top {
@@ -33,6 +33,10 @@ impl Output for Top {
         Ok(())
     }
 
+    fn is_written_at_end(&self) -> bool {
+        true
+    }
+
     fn finish(&mut self, _: &Ledger) -> Result<()> {
         let mut heat: HashMap<String, Heat> = HashMap::new();
         let mut samples = self.profile.beyond_limit;
@@ -49,6 +53,7 @@ impl Output for Top {
                     (Some(symbol), module) => format!("{symbol}  {module}"),
                     (None, _) => folded::name(frame),
                 };
+                let name = printable(&name).into_owned();
                 let heat = heat.entry(name.clone()).or_default();
                 heat.own += if depth == 0 { entry.count } else { 0 };
                 heat.total += if seen.insert(name) { entry.count } else { 0 };

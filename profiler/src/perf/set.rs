@@ -53,6 +53,20 @@ impl EventSet {
                 }),
             EventChoice::Default => {
                 match Self::open_event(EventSpec::CYCLES, rate, cpus, must_have_all) {
+                    // A period means cycles; as nanoseconds it would be another one.
+                    Err(Failure::Open(OpenError::NotCounted(error)))
+                        if matches!(rate, Rate::Period(_)) =>
+                    {
+                        Err(Error::system_with(
+                            format!("perf_event_open of {}", EventSpec::CYCLES),
+                            format!("this machine has no PMU that counts it ({error})"),
+                            format!(
+                                "-c counts cycles; -e {} -c NANOSECONDS works everywhere, and so \
+                                 does -F",
+                                EventSpec::CPU_CLOCK
+                            ),
+                        ))
+                    }
                     Err(Failure::Open(OpenError::NotCounted(error))) => {
                         let mut set = Self::open(
                             EventChoice::Named(EventSpec::CPU_CLOCK),

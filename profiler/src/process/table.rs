@@ -31,6 +31,11 @@ pub struct SpaceId(u64);
 impl SpaceId {
     /// The kernel's addresses.
     pub const KERNEL: Self = Self(0);
+
+    /// As part of a key.
+    pub(crate) fn to_bytes(self) -> [u8; 8] {
+        self.0.to_ne_bytes()
+    }
 }
 
 /// When a process started and which file it runs: what tells it from another with its pid.
@@ -50,7 +55,7 @@ pub struct Process {
     /// Its executable mappings, ordered by address; none if it was gone before they could be read.
     pub mappings: Vec<Mapping>,
     identity: Option<Identity>,
-    comm: [u8; COMM_LEN],
+    comm: Option<[u8; COMM_LEN]>,
     checked: Instant,
     read: Instant,
     read_took: Duration,
@@ -66,8 +71,9 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// The process that has this pid now, its mappings read.
-    pub fn get(&mut self, tgid: u32, comm: &[u8; COMM_LEN]) -> &mut Process {
+    /// The process that has this pid now, its mappings read. `comm` is the name of its main thread,
+    /// where that is the one that was sampled.
+    pub fn get(&mut self, tgid: u32, comm: Option<&[u8; COMM_LEN]>) -> &mut Process {
         self.clock += 1;
         let now = Instant::now();
         if !self.by_tgid.contains_key(&tgid) && self.by_tgid.len() >= LIMIT {
@@ -80,7 +86,7 @@ impl Processes {
                 space: SpaceId::KERNEL,
                 mappings: Vec::new(),
                 identity: identity(tgid),
-                comm: *comm,
+                comm: comm.copied(),
                 checked: now,
                 read: now,
                 read_took: Duration::ZERO,
@@ -90,15 +96,19 @@ impl Processes {
             process
         });
         process.used = clock;
-        // A program that calls exec nearly always changes its name by it.
-        let renamed = process.comm != *comm;
+        // A process that calls exec nearly always changes its name by it, and the thread that called
+        // becomes the main one.
+        let renamed = comm.is_some_and(|comm| process.comm.is_some_and(|before| before != *comm));
+        process.comm = comm.copied().or(process.comm);
         if renamed || now.duration_since(process.checked) >= CHECK_INTERVAL {
-            process.comm = *comm;
             process.checked = now;
             if let Some(identity) = identity(tgid)
                 && process.identity != Some(identity)
             {
+                // Nothing of what was known holds, also if there is nothing to be read.
                 process.identity = Some(identity);
+                process.mappings.clear();
+                process.space = SpaceId::KERNEL;
                 process.read(now, spaces);
             }
         }
@@ -106,17 +116,17 @@ impl Processes {
     }
 
     /// Reads the process's mappings again because an address lies outside of them, unless that has
-    /// just been done. Returns whether they have changed.
-    pub fn reread(&mut self, tgid: u32) -> bool {
+    /// just been done. Returns the process if they have changed.
+    pub fn reread(&mut self, tgid: u32) -> Option<&Process> {
         let now = Instant::now();
-        let Some(process) = self.by_tgid.get_mut(&tgid) else { return false };
+        let process = self.by_tgid.get_mut(&tgid)?;
         let pause = REREAD_MIN.max(process.read_took.saturating_mul(REREAD_SHARE));
         if now.duration_since(process.read) < pause {
-            return false;
+            return None;
         }
         let before = process.space;
         process.read(now, &mut self.spaces);
-        process.space != before
+        (process.space != before).then_some(process)
     }
 
     fn evict(&mut self) {
@@ -166,7 +176,7 @@ mod tests {
     #[test]
     fn knows_its_own_mappings() {
         let mut processes = Processes::default();
-        let process = processes.get(std::process::id(), &[0; COMM_LEN]);
+        let process = processes.get(std::process::id(), None);
         let here = knows_its_own_mappings as fn() as usize as u64;
         let program = std::env::current_exe().unwrap();
         assert_eq!(process.mapping(here).map(|it| &*it.name), program.to_str());
@@ -177,11 +187,12 @@ mod tests {
     fn a_process_that_is_gone_keeps_what_was_read() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut processes = Processes::default();
-        let before = processes.get(child.id(), b"sleep\0\0\0\0\0\0\0\0\0\0\0").mappings.clone();
+        let before =
+            processes.get(child.id(), Some(b"sleep\0\0\0\0\0\0\0\0\0\0\0")).mappings.clone();
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!before.is_empty());
-        assert_eq!(processes.get(child.id(), b"another\0\0\0\0\0\0\0\0\0").mappings, before);
+        assert_eq!(processes.get(child.id(), Some(b"another\0\0\0\0\0\0\0\0\0")).mappings, before);
     }
 
     #[test]
@@ -190,7 +201,7 @@ mod tests {
         // Far above the largest pid, so there is nothing to read.
         let pids: Vec<u32> = (0..u32::MAX).rev().take(LIMIT + 10).collect();
         for pid in &pids {
-            processes.get(*pid, &[0; COMM_LEN]);
+            processes.get(*pid, None);
         }
         assert!(processes.by_tgid.len() <= LIMIT);
         assert!(processes.by_tgid.contains_key(pids.last().unwrap()));

@@ -1,6 +1,7 @@
 //! Opening the file behind a mapping: the very file, also when its path now leads elsewhere.
 
 use std::{
+    collections::hash_map::Entry,
     fs::{File, OpenOptions},
     os::{
         fd::AsRawFd as _,
@@ -19,7 +20,7 @@ const LIMIT: usize = 512;
 /// The files that symbols are read from, held open so that their identity stays theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    open: FxHashMap<FileId, Option<File>>,
+    open: FxHashMap<FileId, File>,
 }
 
 impl Files {
@@ -35,8 +36,12 @@ impl Files {
 
     /// A path that opens the file mapped in this process; `None` if it can't be had.
     pub(crate) fn path(&mut self, id: FileId, mapping: &Mapping, tgid: u32) -> Option<PathBuf> {
-        let file = self.open.entry(id).or_insert_with(|| open(id, mapping, tgid));
-        file.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())))
+        let file = match self.open.entry(id) {
+            Entry::Occupied(file) => file.into_mut(),
+            // That it can't be had in one process says nothing of the next.
+            Entry::Vacant(entry) => entry.insert(open(id, mapping, tgid)?),
+        };
+        Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())))
     }
 }
 

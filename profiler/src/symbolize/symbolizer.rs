@@ -19,7 +19,7 @@ use super::{
     cache::Generations,
     files::Files,
     frame::{Frame, Location, Stack},
-    perf_map::{self, PerfMap},
+    perf_map::PerfMap,
 };
 use crate::{
     process::{
@@ -33,8 +33,12 @@ use crate::{
 const CACHED_ADDRESSES: usize = 64 << 10;
 /// Processes whose perf maps are kept.
 const CACHED_PERF_MAPS: usize = 256;
-/// A perf map without the address asked for is read again after this long.
+/// Bytes of all of them.
+const CACHED_PERF_MAP_BYTES: usize = 128 << 20;
+/// A perf map without the address asked for is read again after this long, and after so many times
+/// what reading it has taken.
 const PERF_MAP_PAUSE: Duration = Duration::from_millis(200);
+const PERF_MAP_SHARE: u32 = 50;
 
 /// What is looked up: an offset in a file names the same function in every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +56,7 @@ pub struct Symbolizer {
     kernel: Source<'static>,
     lines: bool,
     files: Files,
-    perf_maps: FxHashMap<SpaceId, (PerfMap, Instant)>,
+    perf_maps: FxHashMap<SpaceId, KeptMap>,
     frames: Generations<(Place, bool), Rc<[Frame]>>,
     modules: Modules,
     own_vdso: Option<Mapping>,
@@ -132,22 +136,23 @@ impl Symbolizer {
     ) -> Rc<[Frame]> {
         let in_file = mapping.file_offset_of(address);
         match mapping.backing {
-            Backing::File(id) => self.cached(Place::File(id, in_file), is_return, |this, back| {
-                let offset = in_file.wrapping_sub(back);
-                let path = this.path(id, mapping, process.tgid);
-                let looked_up = path.and_then(|path| {
-                    let mut elf = Elf::new(path);
-                    elf.debug_syms = this.lines;
-                    let input = Input::FileOffset(offset);
-                    this.blazesym.symbolize_single(&Source::Elf(elf), input).ok()
-                });
-                this.modules.frames(looked_up, back, Some(&mapping.name), in_file)
-            }),
+            Backing::File(id) => {
+                let frames = self.in_file(id, process, mapping, in_file, is_return);
+                let unnamed = frames.iter().all(|frame| frame.symbol.is_none());
+                // Some runtimes write their code through a memfd.
+                if unnamed && mapping.name.starts_with("/memfd:") {
+                    return self.made(process, mapping, address, is_return);
+                }
+                frames
+            }
             Backing::Vdso => {
                 let offset = address.wrapping_sub(mapping.start);
                 self.cached(Place::Vdso(offset), is_return, |this, back| {
-                    // The kernel maps the same vDSO everywhere, so ours will do.
-                    let own = this.own_vdso.as_ref().map(|own| own.start.wrapping_add(offset));
+                    // The kernel maps the same vDSO everywhere, so ours will do; that of 32-bit
+                    // processes has another size.
+                    let bytes = mapping.end - mapping.start;
+                    let own = this.own_vdso.as_ref().filter(|own| own.end - own.start == bytes);
+                    let own = own.map(|own| own.start.wrapping_add(offset));
                     let looked_up = own.and_then(|own| {
                         let source = Source::Process(ProcessSource::new(Pid::Slf));
                         let input = Input::AbsAddr(own.wrapping_sub(back));
@@ -158,6 +163,31 @@ impl Symbolizer {
             }
             Backing::Anonymous => self.made(process, mapping, address, is_return),
         }
+    }
+
+    /// Code of a file, whose names are the same wherever it is mapped.
+    fn in_file(
+        &mut self,
+        id: FileId,
+        process: &Process,
+        mapping: &Mapping,
+        in_file: u64,
+        is_return: bool,
+    ) -> Rc<[Frame]> {
+        let (key, back) = ((Place::File(id, in_file), is_return), u64::from(is_return));
+        if let Some(frames) = self.frames.get(&key) {
+            return frames;
+        }
+        let Some(path) = self.path(id, mapping, process.tgid) else {
+            self.all_known = false;
+            return self.modules.frames(None, back, Some(&mapping.name), in_file);
+        };
+        let elf = Source::Elf(Elf { debug_syms: self.lines, ..Elf::new(path) });
+        let input = Input::FileOffset(in_file.wrapping_sub(back));
+        let looked_up = self.blazesym.symbolize_single(&elf, input).ok();
+        let frames = self.modules.frames(looked_up, back, Some(&mapping.name), in_file);
+        self.frames.insert(key, Rc::clone(&frames));
+        frames
     }
 
     /// Code made at run time: named by the process's perf map.
@@ -172,15 +202,21 @@ impl Symbolizer {
         if let Some(frames) = self.frames.get(&key) {
             return frames;
         }
-        let function = self.perf_map_find(process, address.wrapping_sub(u64::from(is_return)));
-        let found = function.is_some();
-        let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
-        let frame = Frame {
-            offset: address.wrapping_sub(function.as_ref().map_or(mapping.start, |it| it.start)),
-            module: Some(self.modules.intern(if found { "[JIT]" } else { name })),
-            symbol: function.map(|function| function.name),
-            ..Frame::default()
+        let found = self.perf_map_find(process, address.wrapping_sub(u64::from(is_return)));
+        let frame = match found {
+            Some((start, symbol)) => Frame {
+                symbol: Some(symbol),
+                offset: address.wrapping_sub(start),
+                module: Some(self.modules.intern("[JIT]")),
+                ..Frame::default()
+            },
+            None => {
+                let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
+                let module = Some(self.modules.intern(name));
+                Frame { offset: mapping.file_offset_of(address), module, ..Frame::default() }
+            }
         };
+        let found = frame.symbol.is_some();
         let frames = Rc::from([frame]);
         // The process may still write the name of what it has just made.
         if found {
@@ -191,21 +227,18 @@ impl Symbolizer {
         frames
     }
 
-    /// A function of the process's perf map, which is read again now and then while it lacks one.
-    fn perf_map_find(&mut self, process: &Process, address: u64) -> Option<perf_map::Function> {
-        if self.perf_maps.len() >= CACHED_PERF_MAPS {
+    /// Start and name of a function in the process's perf map, which is read again now and then
+    /// while it lacks one.
+    fn perf_map_find(&mut self, process: &Process, address: u64) -> Option<(u64, Rc<str>)> {
+        let kept: usize = self.perf_maps.values().map(|kept| kept.map.bytes()).sum();
+        if self.perf_maps.len() >= CACHED_PERF_MAPS || kept > CACHED_PERF_MAP_BYTES {
             self.perf_maps.clear();
         }
-        let now = Instant::now();
-        let read = || (PerfMap::read(process.tgid), now);
-        let (map, read_at) = self.perf_maps.entry(process.space).or_insert_with(read);
-        if let Some(function) = map.find(address) {
-            return Some(function.clone());
+        let kept = self.perf_maps.entry(process.space).or_insert_with(|| KeptMap::read(process));
+        if kept.map.find(address).is_none() && Instant::now() >= kept.read_again {
+            *kept = KeptMap::read(process);
         }
-        if now.duration_since(*read_at) >= PERF_MAP_PAUSE {
-            (*map, *read_at) = read();
-        }
-        map.find(address).cloned()
+        kept.map.find(address).map(|(start, name)| (start, Rc::from(name)))
     }
 
     fn cached(
@@ -284,6 +317,21 @@ impl Modules {
 
 fn source(info: &CodeInfo<'_>) -> (Rc<str>, Option<u32>) {
     (Rc::from(info.to_path().to_string_lossy()), info.line)
+}
+
+/// A process's perf map as last read.
+struct KeptMap {
+    map: PerfMap,
+    read_again: Instant,
+}
+
+impl KeptMap {
+    fn read(process: &Process) -> Self {
+        let start = Instant::now();
+        let map = PerfMap::read(process.tgid);
+        let pause = PERF_MAP_PAUSE.max(start.elapsed().saturating_mul(PERF_MAP_SHARE));
+        Self { map, read_again: start + pause }
+    }
 }
 
 fn blazesym(lines: bool) -> Blazesym {

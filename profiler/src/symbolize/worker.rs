@@ -53,11 +53,17 @@ pub fn spawn(
     Ok(ended)
 }
 
+/// Resolved halves of stacks, by the mappings they were resolved in and their bytes.
+type Stacks = FxHashMap<SpaceId, FxHashMap<Box<[u8]>, Rc<Stack>>>;
+
+fn cached(stacks: &Stacks, space: SpaceId, addresses: Addresses<'_>) -> Option<Rc<Stack>> {
+    stacks.get(&space)?.get(addresses.as_bytes()).map(Rc::clone)
+}
+
 struct Worker {
     symbolizer: Symbolizer,
     processes: Processes,
-    /// Resolved halves of stacks, by the mappings they were resolved in and their bytes.
-    stacks: FxHashMap<SpaceId, FxHashMap<Box<[u8]>, Rc<Stack>>>,
+    stacks: Stacks,
     cached_frames: usize,
     empty: Rc<Stack>,
     output: Box<dyn Output>,
@@ -73,20 +79,30 @@ impl Worker {
         while let Some(message) = receiver.receive() {
             match message {
                 Message::Samples(samples) => {
+                    let mut cpus = Vec::new();
                     let mut rest = samples.as_slice();
                     while !rest.is_empty() {
                         let (sample, next) = sample::decode(rest)
                             .map_err(|error| Error::system("cannot decode a sample", error))?;
                         rest = next;
                         self.sample(&sample)?;
-                        delivered.add(sample.cpu);
+                        cpus.push(sample.cpu);
                     }
                     receiver.done(samples);
+                    // What could not be written has not been delivered.
                     self.output.flush()?;
+                    for cpu in cpus {
+                        delivered.add(cpu);
+                    }
                 }
                 Message::Finish(kernel) => {
                     let ledger = Ledger::settle(&kernel, delivered, behind);
-                    self.output.finish(&ledger)?;
+                    if let Err(error) = self.output.finish(&ledger) {
+                        if self.output.is_written_at_end() {
+                            delivered.clear();
+                        }
+                        return Err(error);
+                    }
                     return Ok(ledger);
                 }
             }
@@ -97,15 +113,15 @@ impl Worker {
 
     fn sample(&mut self, raw: &RawSample<'_>) -> Result<()> {
         let kernel = self.kernel_stack(raw.kernel);
-        let user = self.user_stack(raw);
-        self.output.sample(&NamedSample { raw, kernel, user })
+        let (space, user) = self.user_stack(raw);
+        self.output.sample(&NamedSample { raw, space, kernel, user })
     }
 
     fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Rc<Stack> {
         if addresses.is_empty() {
             return Rc::clone(&self.empty);
         }
-        if let Some(stack) = self.cached(SpaceId::KERNEL, addresses) {
+        if let Some(stack) = cached(&self.stacks, SpaceId::KERNEL, addresses) {
             return stack;
         }
         let stack = Rc::new(self.symbolizer.kernel_stack(addresses));
@@ -113,33 +129,30 @@ impl Worker {
         stack
     }
 
-    fn user_stack(&mut self, raw: &RawSample<'_>) -> Rc<Stack> {
+    /// The user half, and the mappings that it was named by.
+    fn user_stack(&mut self, raw: &RawSample<'_>) -> (SpaceId, Rc<Stack>) {
         if raw.user.is_empty() {
-            return Rc::clone(&self.empty);
+            return (SpaceId::KERNEL, Rc::clone(&self.empty));
         }
-        let process = self.processes.get(raw.tgid, &raw.comm);
-        let space = process.space;
-        if let Some(stack) = self.cached(space, raw.user) {
-            return stack;
+        let main_name = (raw.tid == raw.tgid).then_some(&raw.comm);
+        let process = self.processes.get(raw.tgid, main_name);
+        if let Some(stack) = cached(&self.stacks, process.space, raw.user) {
+            return (process.space, stack);
         }
-        let process = self.processes.get(raw.tgid, &raw.comm);
-        let (stack, all_known) = self.symbolizer.user_stack(process, raw.user);
+        let (mut stack, all_known) = self.symbolizer.user_stack(process, raw.user);
+        let mut space = process.space;
         if all_known {
             let stack = Rc::new(stack);
             self.keep(space, raw.user, &stack);
-            return stack;
+            return (space, stack);
         }
         // A library may have been loaded since. A stack that stays outside of every mapping, as a
         // chain of frame pointers does when code has none, is not kept.
-        if self.processes.reread(raw.tgid) {
-            let process = self.processes.get(raw.tgid, &raw.comm);
-            return Rc::new(self.symbolizer.user_stack(process, raw.user).0);
+        if let Some(process) = self.processes.reread(raw.tgid) {
+            stack = self.symbolizer.user_stack(process, raw.user).0;
+            space = process.space;
         }
-        Rc::new(stack)
-    }
-
-    fn cached(&self, space: SpaceId, addresses: Addresses<'_>) -> Option<Rc<Stack>> {
-        self.stacks.get(&space)?.get(addresses.as_bytes()).map(Rc::clone)
+        (space, Rc::new(stack))
     }
 
     fn keep(&mut self, space: SpaceId, addresses: Addresses<'_>, stack: &Rc<Stack>) {

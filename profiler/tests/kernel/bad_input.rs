@@ -14,7 +14,7 @@ use crate::support::{left_in_kernel, run};
 #[ignore = "needs root: cargo xtask test"]
 fn one_line_and_exit_code_2() {
     for (arguments, part) in [
-        (&["-F", "0"][..], "frequency"),
+        (&["-F", "0"][..], "must be at least 1"),
         (&["-F", "fast"], "frequency"),
         (&["-F", "99", "-c", "1000"], "period"),
         (&["-C", ""], "CPU"),
@@ -78,10 +78,18 @@ fn the_doctor_agrees_with_the_run() {
     let event = if has_pmu { "cycles" } else { "cpu-clock" };
     assert_eq!(summary["summary"]["event"], event);
 
-    let by_name = run(&["-d", "1", "-e", "cycles"]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "old").unwrap();
+    let by_name = run(&["-d", "1", "-e", "cycles", "-o", file.path().to_str().unwrap()]);
+    // What cannot start leaves the file as it was.
+    assert_eq!(fs::read(file.path()).unwrap() == b"old", !has_pmu);
     let stderr = String::from_utf8(by_name.stderr).unwrap();
     assert_eq!(by_name.status.code(), Some(i32::from(!has_pmu)), "{stderr}");
     assert_eq!(stderr.contains("no PMU"), !has_pmu, "{stderr}");
+
+    // A period counts cycles, and is not taken for one of nanoseconds.
+    let period = run(&["-d", "1", "-c", "10000000"]);
+    assert_eq!(period.status.code(), Some(i32::from(!has_pmu)));
 }
 
 #[test]

@@ -84,3 +84,56 @@ fn a_second_signal_does_not_wait_for_a_stuck_reader() {
     assert_eq!(status.code(), Some(130));
     wait_until("the kernel has freed all of it", || left_in_kernel().is_empty());
 }
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_standard_error_that_is_full_stops_nothing() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = profiler().args(["-d", "1", "-f", "json"]).stderr(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("\"summary\""));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn an_ignored_hangup_stays_ignored() {
+    let _load = Program::start("chain.c");
+    // The shell ignores the signal and becomes the profiler, as nohup does.
+    let script = format!("trap '' HUP; exec {} -d 60 -f json", env!("CARGO_BIN_EXE_profiler"));
+    let child = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut run = Run::of(child);
+    run.sample(|_| true);
+    run.signal(libc::SIGHUP);
+    // It still samples what begins after the signal.
+    let later = Program::start("chain.c");
+    let pid: u64 = later.pid().parse().unwrap();
+    run.sample(|sample| sample["pid"] == pid);
+    assert_eq!(run.end_by(libc::SIGINT).code, Some(0));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_file_that_shrinks_while_it_is_read_does_not_end_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    std::fs::copy(crate::support::build("chain.c"), &copy).unwrap();
+    let program = Program(std::process::Command::new(&copy).spawn().unwrap());
+    program.wait_for_ticks(1);
+    let mut run = Run::start(&["-f", "json"]);
+    let pid: u64 = program.pid().parse().unwrap();
+    run.sample(|sample| sample["pid"] == pid);
+    // A running program can't be opened for writing, but the profiler holds the file after it.
+    drop(program);
+    wait_until("the file can be written to", || {
+        std::fs::OpenOptions::new().write(true).open(&copy).and_then(|it| it.set_len(0)).is_ok()
+    });
+    let again = Program::start("chain.c");
+    let pid: u64 = again.pid().parse().unwrap();
+    run.sample(|sample| sample["pid"] == pid);
+    assert_eq!(run.end_by(libc::SIGINT).code, Some(0));
+}

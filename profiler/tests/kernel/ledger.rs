@@ -125,7 +125,8 @@ fn folded_counts_add_up() {
     let program = Program::start("chain.c");
     let output = run(&["-f", "folded", "-F", "499", "-d", "1", "-p", &program.pid()]);
     let folded = String::from_utf8(output.stdout).unwrap();
-    let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+    let counts =
+        folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
     let stderr = String::from_utf8(output.stderr).unwrap();
     let total = stderr.lines().find(|line| line.trim_start().starts_with("total")).unwrap();
     let delivered: u64 = total.split_whitespace().nth(2).unwrap().parse().unwrap();

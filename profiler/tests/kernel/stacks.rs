@@ -12,7 +12,7 @@ const OUTER: RangeInclusive<u64> = 22..=23;
 
 use crate::support::{Program, Run, symbols};
 
-fn chain_of<'a>(run: &'a mut Run, pid: &Program, innermost: &str) -> Value {
+fn chain_of(run: &mut Run, pid: &Program, innermost: &str) -> Value {
     let pid: u64 = pid.pid().parse().unwrap();
     run.sample(|sample| {
         sample["pid"] == pid && symbols(&sample["user"]).first() == Some(&innermost)
@@ -137,4 +137,24 @@ fn a_deleted_program_keeps_its_names() {
     let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
     let sample = chain_of(&mut run, &program, "inner");
     assert_eq!(symbols(&sample["user"])[..4], ["inner", "middle", "outer", "main"]);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_name_can_not_forge_a_line() {
+    let program = Program::start("broken.c");
+    let mut run = Run::start(&["-p", &program.pid()]);
+    let head = run.line();
+    assert!(head.starts_with("COMM: a?[1m?COMM: b (pid="), "{head:?}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_stack_that_leads_nowhere_is_still_one_stack() {
+    let program = Program::start("broken.c");
+    let arguments = ["-f", "folded", "-F", "499", "-d", "1", "--max-stacks", "2"];
+    let output = crate::support::run(&[&arguments[..], &["-p", &program.pid()]].concat());
+    let folded = String::from_utf8(output.stdout).unwrap();
+    assert!(folded.contains(";[unknown];lost "), "{folded}");
+    assert!(!folded.contains("beyond"), "{folded}");
 }

@@ -73,7 +73,7 @@ pub(crate) fn build(name: &str) -> PathBuf {
         return program;
     }
     let mut compiler;
-    if name.ends_with(".rs") {
+    if source.extension() == Some("rs".as_ref()) {
         compiler = Command::new("rustc");
         compiler.args(["-O", "-g", "-Cforce-frame-pointers=yes", "--edition=2024"]);
     } else {
@@ -105,7 +105,7 @@ pub(crate) struct Ended {
 impl Run {
     /// Starts the profiler; it ends by itself when all else fails.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = profiler()
+        let child = profiler()
             .args(["-d", FAR_AWAY])
             .args(arguments)
             .stdin(Stdio::null())
@@ -113,6 +113,11 @@ impl Run {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        Self::of(child)
+    }
+
+    /// A profiler that runs with its outputs in pipes.
+    pub(crate) fn of(mut child: Child) -> Self {
         let lines = BufReader::new(child.stdout.take().unwrap());
         Self { child, lines }
     }
@@ -172,7 +177,8 @@ pub(crate) fn symbols(half: &Value) -> Vec<&str> {
 
 /// The samples and the summary of a JSON run that has ended.
 pub(crate) fn parse_json(text: &str) -> (Vec<Value>, Value) {
-    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut lines: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut last = lines.pop().unwrap();
     (lines, last["summary"].take())
 }
@@ -198,9 +204,9 @@ pub(crate) fn left_in_kernel() -> Vec<String> {
         ("map", &["SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS"]),
         ("link", &["sample"]),
     ] {
-        let bpftool = ["/usr/sbin/bpftool", "bpftool"].into_iter().find_map(|bpftool| {
-            Command::new(bpftool).args(["--json", kind]).output().ok()
-        });
+        let bpftool = ["/usr/sbin/bpftool", "bpftool"]
+            .into_iter()
+            .find_map(|bpftool| Command::new(bpftool).args(["--json", kind]).output().ok());
         let found: Value = serde_json::from_slice(&bpftool.unwrap().stdout).unwrap();
         for object in found.as_array().into_iter().flatten() {
             let name = object["name"].as_str().unwrap_or_default();
