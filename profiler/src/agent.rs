@@ -30,7 +30,7 @@ use crate::{
     ring::SampleRing,
     shutdown::{self, Signals},
     sigbus, stderr,
-    symbolize::worker::{self, Ended},
+    symbolize::worker::{self, Ended, Worker},
 };
 
 /// How often the ring is read even when the program sees no need to wake us. Together with the time
@@ -62,13 +62,15 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let (delivered, behind) = (Arc::new(PerCpuCount::new(cpus)), Arc::new(PerCpuCount::new(cpus)));
     let (sender, receiver) = queue::channel(Arc::clone(&behind));
     let (own_delivered, own_behind) = (Arc::clone(&delivered), Arc::clone(&behind));
-    let mut ended =
+    let Worker { ready, mut ended } =
         worker::spawn(config, set.event.name, sink, receiver, own_delivered, own_behind)?;
 
     let ring = SampleRing::register(samples)
         .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
     let throttled = vec![0; set.events.len()];
     let mut sampling = Sampling { config, set, throttled, ring, counters, log, sender };
+    // If the thread has ended, `ended` tells.
+    let _ = ready.await;
     let started = sampling.enable()?;
     let early_end = sampling.read_until_end(&mut signals, &mut ended).await;
     let (kernel, sender, failed) = sampling.end(&started);

@@ -89,6 +89,12 @@ impl Symbolizer {
         }
     }
 
+    /// Reads the kernel's symbols, so that the first sample need not wait for it.
+    pub fn read_kernel_symbols(&self) {
+        // Whether there is anything at the address does not matter.
+        let _ = self.blazesym.symbolize_single(&self.kernel, Input::AbsAddr(u64::MAX));
+    }
+
     /// Names the kernel half of a stack.
     pub fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Stack {
         let locations = addresses.iter().enumerate().map(|(depth, address)| {

@@ -22,6 +22,14 @@ const CACHED_FRAMES: usize = 100_000;
 /// What the thread leaves when it ends.
 pub type Ended = Result<Ledger>;
 
+/// The thread, seen from outside.
+pub struct Worker {
+    /// Comes when the thread has read the kernel's symbols, and samples need not wait for that.
+    pub ready: oneshot::Receiver<()>,
+    /// Comes when the thread ends.
+    pub ended: oneshot::Receiver<Ended>,
+}
+
 /// Starts the thread. It ends with the ledger after [`Message::Finish`], or with an error when it
 /// can't write.
 pub fn spawn(
@@ -31,26 +39,32 @@ pub fn spawn(
     receiver: Receiver,
     delivered: Arc<PerCpuCount>,
     behind: Arc<PerCpuCount>,
-) -> Result<oneshot::Receiver<Ended>> {
+) -> Result<Worker> {
     let (done, ended) = oneshot::channel();
+    let (is_ready, ready) = oneshot::channel();
     let config = config.clone();
     thread::Builder::new()
         .name("symbolize".into())
         .spawn(move || {
             let output = crate::output::new(&config, event, sink);
-            let mut worker = Worker {
-                symbolizer: Symbolizer::new(config.lines),
+            let mut symbolizer = Symbolizer::new(config.lines);
+            if config.kernel_stacks {
+                symbolizer.read_kernel_symbols();
+            }
+            // Nobody waits for either any more if the run was broken off.
+            let _ = is_ready.send(());
+            let mut naming = Naming {
+                symbolizer,
                 processes: Processes::default(),
                 stacks: FxHashMap::default(),
                 cached_frames: 0,
                 empty: Rc::default(),
                 output,
             };
-            // Nobody waits for it any more if the run was broken off.
-            let _ = done.send(worker.run(receiver, &delivered, &behind));
+            let _ = done.send(naming.run(receiver, &delivered, &behind));
         })
         .map_err(|error| Error::system("cannot start the symbolizing thread", error))?;
-    Ok(ended)
+    Ok(Worker { ready, ended })
 }
 
 /// Resolved halves of stacks, by the mappings they were resolved in and their bytes.
@@ -60,7 +74,8 @@ fn cached(stacks: &Stacks, space: SpaceId, addresses: Addresses<'_>) -> Option<R
     stacks.get(&space)?.get(addresses.as_bytes()).map(Rc::clone)
 }
 
-struct Worker {
+/// What the thread works with.
+struct Naming {
     symbolizer: Symbolizer,
     processes: Processes,
     stacks: Stacks,
@@ -69,7 +84,7 @@ struct Worker {
     output: Box<dyn Output>,
 }
 
-impl Worker {
+impl Naming {
     fn run(
         &mut self,
         mut receiver: Receiver,
