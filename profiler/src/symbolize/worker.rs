@@ -47,7 +47,7 @@ pub fn spawn(
         .name("symbolize".into())
         .spawn(move || {
             let output = crate::output::new(&config, event, sink);
-            let mut symbolizer = Symbolizer::new(config.lines);
+            let symbolizer = Symbolizer::new(config.lines);
             if config.kernel_stacks {
                 symbolizer.read_kernel_symbols();
             }

@@ -1,0 +1,76 @@
+//! The program to compare with, and its reader.
+
+use std::{
+    os::fd::AsFd as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use aya::{EbpfLoader, maps::RingBuf, programs::PerfEvent};
+use profiler::{
+    config::EventChoice,
+    perf::{attr::Rate, cpus::CpuList, event::EventSpec, set::EventSet},
+    ring::SampleRing,
+};
+
+use crate::{HZ, Result, RunStats, SETTLE, agent::run_stats};
+
+/// Where a record has the size of its user stack, in bytes.
+const USER_BYTES_AT: usize = 28;
+
+/// Runs the program for this long, and returns what it has taken and how deep the last user stack
+/// was.
+pub(crate) fn measure(
+    object: &Path,
+    cpus: &CpuList,
+    time: Duration,
+) -> Result<(RunStats, Option<usize>)> {
+    let mut ebpf = EbpfLoader::new().load_file(object)?;
+    let ring: RingBuf<_> = ebpf.take_map("SAMPLES").ok_or("no map `SAMPLES`")?.try_into()?;
+    let program: &mut PerfEvent =
+        ebpf.program_mut("sample").ok_or("no program `sample`")?.try_into()?;
+    program.load()?;
+    let id = program.info()?.id();
+    let choice = EventChoice::Named(EventSpec::CPU_CLOCK);
+    let set = EventSet::open(choice, Rate::Frequency(HZ), cpus, true)?;
+    for event in &set.events {
+        event.attach(program.fd()?.as_fd())?;
+    }
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut ring = SampleRing::register(ring)?;
+        for event in &set.events {
+            event.enable()?;
+        }
+        read(&mut ring, SETTLE).await?;
+        let before = run_stats(id)?;
+        let depth = read(&mut ring, time).await?;
+        let after = run_stats(id)?;
+        for event in &set.events {
+            event.disable()?;
+        }
+        Ok((after.since(before), depth))
+    })
+}
+
+/// Sleeps until it is woken and reads all there is, over and over. Returns the depth of the last
+/// user stack.
+async fn read(ring: &mut SampleRing, time: Duration) -> Result<Option<usize>> {
+    let end = Instant::now() + time;
+    let mut depth = None;
+    let mut record = Vec::new();
+    while let Ok(woken) = tokio::time::timeout_at(end.into(), ring.woken()).await {
+        woken?;
+        loop {
+            record.clear();
+            // A limit of one byte reads one record.
+            if !ring.read_into(&mut record, 1) {
+                break;
+            }
+            let user_bytes = record.get(USER_BYTES_AT..).and_then(<[u8]>::first_chunk);
+            depth = user_bytes.and_then(|&bytes| usize::try_from(i32::from_ne_bytes(bytes)).ok());
+        }
+    }
+    Ok(depth.map(|bytes| bytes / 8))
+}
