@@ -20,7 +20,7 @@ use aya_ebpf::{
     maps::{HashMap, PerCpuArray, RingBuf},
     programs::PerfEventContext,
 };
-use aya_log_ebpf::{debug, warn};
+use aya_log_ebpf::{info, warn};
 use profiler_common::{
     counter::{Counter, Counters},
     sample::{COMM_LEN, MAX_FRAMES, SampleHeader, UserEnd},
@@ -190,7 +190,7 @@ fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, 
     let result = unsafe { bpf_ringbuf_output(ring, from, bytes, u64::from(wake)) };
     if result == 0 {
         count(counters, Counter::Written, 1);
-        debug!(ctx, "sample of tid {}, {} bytes", scratch.header.tid, bytes);
+        info!(ctx, "sample of tid {}, {} bytes", scratch.header.tid, bytes);
     } else if unread + bytes + RING_HEADER_BYTES > RING_BYTES.load() {
         count(counters, Counter::RingFull, 1);
         warn!(ctx, "sample lost: the ring is full, tid {}", scratch.header.tid);

@@ -38,7 +38,7 @@ pub struct Cli {
     /// Write the man page or a shell completion to standard output.
     #[arg(long, value_name = "WHAT", hide = true)]
     pub generate: Option<Generate>,
-    /// Say more on standard error; twice, even more.
+    /// Say more on standard error: each CPU's account; twice and three times, for those who debug it.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 }

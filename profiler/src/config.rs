@@ -77,7 +77,7 @@ pub struct Config {
     pub max_stacks: usize,
     /// End with an error if a sample was lost.
     pub strict: bool,
-    /// How much the eBPF program logs: 0 nothing, 2 losses, 4 each sample.
+    /// How much the eBPF program logs: 0 nothing, 2 losses, 3 each sample.
     pub bpf_log_level: u8,
     /// What the user should know before the run starts, a line each.
     pub notices: Vec<String>,
@@ -146,7 +146,7 @@ impl Config {
             bpf_log_level: match (args.bpf_log, verbose) {
                 (false, _) => 0,
                 (true, 0) => 2,
-                (true, _) => 4,
+                (true, _) => 3,
             },
             notices,
         })

@@ -81,7 +81,8 @@ fn answer(printed: &std::io::Result<()>) -> ExitCode {
 fn log_to_stderr(verbose: u8) {
     let level = match verbose {
         0 => tracing::Level::WARN,
-        1 => tracing::Level::DEBUG,
+        1 => tracing::Level::INFO,
+        2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
     tracing_subscriber::fmt()

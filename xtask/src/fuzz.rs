@@ -21,7 +21,7 @@ pub(crate) fn run(seconds: u32) -> Result<()> {
                 .arg(&home)
                 .env("CARGO_TARGET_DIR", workspace::target().join("cargo-fuzz")),
         )
-        .context("cannot build cargo-fuzz, which needs crates.io or a filled cargo registry")?;
+        .context("cannot build cargo-fuzz, which needs the network or a filled cargo registry")?;
     }
     let dir = workspace::root().join("profiler/fuzz");
     let targets = fs::read_dir(dir.join("fuzz_targets"))

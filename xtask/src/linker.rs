@@ -61,5 +61,5 @@ fn build(llvm: u32, home: &Path) -> Result<()> {
     let built = command::run_shown(&mut install);
     // Only what it leaves in `home` is wanted; a folder that stays costs space, nothing else.
     let _ = fs::remove_dir_all(&scratch);
-    built.context("cannot build bpf-linker, which needs crates.io or a filled cargo registry")
+    built.context("cannot build bpf-linker, which needs the network or a filled cargo registry")
 }

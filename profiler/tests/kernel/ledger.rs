@@ -158,3 +158,17 @@ fn the_hottest_function_is_on_top() {
     assert_eq!(lines.len(), 3, "{table}");
     assert!(lines[1].contains("  inner  "), "{table}");
 }
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_program_logs_when_asked_to() {
+    let program = Program::start("chain.c");
+    let arguments = ["-d", "1", "-p", &program.pid(), "-o", "/dev/null"];
+    let stderr = |more: &[&str]| {
+        let output = run(&[&arguments[..], more].concat());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line = format!("sample of tid {}", program.pid());
+    assert!(stderr(&["--bpf-log", "-v"]).contains(&line));
+    assert!(!stderr(&["-v"]).contains(&line));
+}
