@@ -1,6 +1,6 @@
 //! A run ends cleanly, however it ends.
 
-use std::{io::Read as _, os::fd::AsRawFd as _, process::Stdio};
+use std::{io::Read as _, process::Stdio};
 
 use crate::support::{Program, Run, left_in_kernel, profiler, wait_until};
 
@@ -64,13 +64,20 @@ fn a_full_disk_is_an_error_with_the_ledger() {
 fn a_second_signal_does_not_wait_for_a_stuck_reader() {
     let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
     let mut run = Run::start(&["-F", "999"]);
-    // Nobody reads, so the pipe fills up and the writer waits.
-    let fd = run.lines.get_ref().as_raw_fd();
-    wait_until("the pipe is full", || {
-        let mut unread = 0;
-        // SAFETY: `unread` is the int that the ioctl writes to.
-        unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut unread) };
-        unread >= 60 << 10
+    // Nobody reads, so the pipe fills up and the writer stays in one system call.
+    let writing = format!("{} ", libc::SYS_write);
+    let blocked_write = || {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", run.child.id())).unwrap();
+        let calls = threads.flatten().map(|it| std::fs::read_to_string(it.path().join("syscall")));
+        calls.flatten().find(|call| call.starts_with(&writing))
+    };
+    let seen = std::cell::RefCell::new((None, 0));
+    wait_until("a thread stays in write", || {
+        let (before, times) = seen.replace((None, 0));
+        let now = blocked_write();
+        let times = if now.is_some() && now == before { times + 1 } else { 0 };
+        seen.replace((now, times));
+        times >= 20
     });
     run.signal(libc::SIGINT);
     // Two signals that come together count as one, so they are sent until it ends.
