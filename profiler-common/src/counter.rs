@@ -9,6 +9,9 @@ pub enum Counter {
     /// Sum of the periods, in the event's unit, that the samples stand for. Together with the
     /// event's own count it tells how many periods passed without the program having run.
     PeriodSum,
+    /// The largest of these periods: where the kernel adapts the period to a frequency, the count
+    /// that no sample stands for yet is less than about this.
+    PeriodMax,
     /// Written to the ring.
     Written,
     /// Skipped: the idle task (pid 0).

@@ -79,6 +79,11 @@ fn sample(ctx: PerfEventContext) -> u32 {
     let period = unsafe { (*ctx.ctx).sample_period };
     count(counters, Counter::Fired, 1);
     count(counters, Counter::PeriodSum, period);
+    if let Some(max) = counters.get_mut(Counter::PeriodMax as usize)
+        && *max < period
+    {
+        *max = period;
+    }
 
     let id = bpf_get_current_pid_tgid();
     let (tgid, tid) = ((id >> 32) as u32, id as u32);

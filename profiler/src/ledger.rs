@@ -216,7 +216,9 @@ impl Ledger {
         for &CpuEvent { cpu, count, throttled, idle } in events {
             let get = |counter| counters.get(cpu, counter);
             let fired = get(Counter::Fired);
-            let (missed, period) = missed(*event, *rate, count, fired, get(Counter::PeriodSum));
+            let periods =
+                Periods { fired, sum: get(Counter::PeriodSum), max: get(Counter::PeriodMax) };
+            let (missed, period) = missed(*event, *rate, count, periods);
             let mut filtered = Filtered {
                 idle: get(Counter::FilteredIdle),
                 asleep: 0,
@@ -323,21 +325,31 @@ fn reasons(text: &mut String, what: &str, reasons: &[(&str, u64)]) {
     }
 }
 
-/// How many whole periods the event has counted in which the program did not run, and the period.
-fn missed(
-    event: EventSpec,
-    rate: Rate,
-    count: EventCount,
+/// The periods that a CPU's samples stood for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Periods {
     fired: u64,
-    period_sum: u64,
-) -> (u64, u64) {
-    let period = match (fired, rate) {
-        // In frequency mode the period moves; its mean is what the samples stood for.
-        (1.., _) => period_sum / fired,
-        (0, Rate::Period(period)) => period,
-        // Of an event that never fired, only a clock's period is known.
-        (0, Rate::Frequency(hz)) if event == EventSpec::CPU_CLOCK => 1_000_000_000 / hz.max(1),
-        (0, Rate::Frequency(_)) => 0,
+    sum: u64,
+    max: u64,
+}
+
+/// How many whole periods the event has counted in which the program did not run, and the period.
+fn missed(event: EventSpec, rate: Rate, count: EventCount, periods: Periods) -> (u64, u64) {
+    let is_clock = event == EventSpec::CPU_CLOCK;
+    // What may be counted without a sample being due.
+    let mut tail = 0;
+    let period = match rate {
+        Rate::Period(period) => period,
+        // A clock's period is fixed.
+        Rate::Frequency(hz) if is_clock => {
+            periods.sum.checked_div(periods.fired).unwrap_or(1_000_000_000 / hz.max(1))
+        }
+        // Elsewhere the kernel moves the period, and only what is beyond the largest was surely
+        // missed. Of an event that never fired, no period is known.
+        Rate::Frequency(_) => {
+            tail = periods.max;
+            periods.max
+        }
     };
     // With more events than the PMU has counters, it is counted for a part of the time only.
     let all = match count.running_ns {
@@ -347,7 +359,8 @@ fn missed(
             u64::try_from(scaled / u128::from(running)).unwrap_or(u64::MAX)
         }
     };
-    (all.saturating_sub(period_sum).checked_div(period).unwrap_or(0), period)
+    let rest = all.saturating_sub(periods.sum).saturating_sub(tail);
+    (rest.checked_div(period).unwrap_or(0), period)
 }
 
 #[cfg(test)]
@@ -362,7 +375,10 @@ mod tests {
     fn whole_periods_without_a_run_are_missed() {
         let (clock, hz) = (EventSpec::CPU_CLOCK, Rate::Frequency(100));
         let period = 10_000_000;
-        let missed = |event, rate, count, fired, sum| missed(event, rate, count, fired, sum).0;
+        let missed = |event, rate, count, fired: u64, sum: u64| {
+            let max = sum.checked_div(fired).unwrap_or(0);
+            missed(event, rate, count, Periods { fired, sum, max }).0
+        };
         assert_eq!(missed(clock, hz, counted(10 * period + 9_999_999), 10, 10 * period), 0);
         assert_eq!(missed(clock, hz, counted(13 * period), 10, 10 * period), 3);
         assert_eq!(missed(clock, hz, counted(5 * period), 0, 0), 5);
@@ -370,6 +386,9 @@ mod tests {
         // A CPU that slept counted few cycles and fired never.
         assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_000_000), 0, 0), 0);
         assert_eq!(missed(EventSpec::CYCLES, Rate::Period(1000), counted(2500), 0, 0), 2);
+        // The kernel may have lengthened the period since: one is not surely missed.
+        assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_999), 10, 1_000), 8);
+        assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_199), 10, 1_000), 0);
     }
 
     #[test]
