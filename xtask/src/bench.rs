@@ -11,7 +11,6 @@ pub(crate) fn run() -> Result<()> {
     cargo
         .args(["bench", "--quiet", "--package", "profiler", "--bench", "sampling"])
         .env("PROFILER_AGENT", agent)
-        .env("PROFILER_OBJECT", objects.profiler)
         .env("PROFILER_FIXED_RECORD", objects.fixed_record)
         .env("PROFILER_BENCH_JSON", workspace::target().join("bench.json"));
     test::as_root(&mut cargo).map_err(|why| anyhow!("the benchmark {why}"))?;

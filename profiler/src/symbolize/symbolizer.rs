@@ -236,9 +236,11 @@ impl Symbolizer {
     /// Start and name of a function in the process's perf map, which is read again now and then
     /// while it lacks one.
     fn perf_map_find(&mut self, process: &Process, address: u64) -> Option<(u64, Rc<str>)> {
-        let kept: usize = self.perf_maps.values().map(|kept| kept.map.bytes()).sum();
-        if self.perf_maps.len() >= CACHED_PERF_MAPS || kept > CACHED_PERF_MAP_BYTES {
-            self.perf_maps.clear();
+        if !self.perf_maps.contains_key(&process.space) {
+            let kept: usize = self.perf_maps.values().map(|kept| kept.map.bytes()).sum();
+            if self.perf_maps.len() >= CACHED_PERF_MAPS || kept > CACHED_PERF_MAP_BYTES {
+                self.perf_maps.clear();
+            }
         }
         let kept = self.perf_maps.entry(process.space).or_insert_with(|| KeptMap::read(process));
         if kept.map.find(address).is_none() && Instant::now() >= kept.read_again {
