@@ -2,11 +2,11 @@
 
 use anyhow::{Result, anyhow};
 
-use crate::{command, run, test, workspace};
+use crate::{arch::Arch, command, ebpf, run, test, workspace};
 
 pub(crate) fn run() -> Result<()> {
     let agent = run::build_agent()?;
-    let objects = crate::ebpf::build(std::env::consts::ARCH)?;
+    let objects = ebpf::build(Arch::HOST)?;
     let mut cargo = workspace::cargo();
     cargo
         .args(["bench", "--quiet", "--package", "profiler", "--bench", "sampling"])

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{command, linker, toolchain, toolchain::Toolchain, workspace};
+use crate::{arch::Arch, command, linker, toolchain, toolchain::Toolchain, workspace};
 
 /// The objects of one architecture.
 pub(crate) struct Objects {
@@ -19,10 +19,10 @@ pub(crate) struct Objects {
 
 /// Builds the objects for machines of this architecture. The instructions are the same for all; the
 /// layout of `pt_regs`, and so what the bindings hold, is not.
-pub(crate) fn build(arch: &str) -> Result<Objects> {
+pub(crate) fn build(arch: Arch) -> Result<Objects> {
     let toolchain = Toolchain::find_or_install()?;
     let linker = linker::find_or_build(toolchain.llvm)?;
-    let build_dir = workspace::target().join("ebpf/build").join(arch);
+    let build_dir = workspace::target().join("ebpf/build").join(arch.name());
 
     let flags = [
         "-Cdebuginfo=2".to_owned(),

@@ -4,12 +4,12 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use crate::{command, ebpf, workspace};
+use crate::{arch::Arch, command, ebpf, workspace};
 
 const VERSION: &str = "0.13.2";
 
 pub(crate) fn run(seconds: u32) -> Result<()> {
-    let objects = ebpf::build(std::env::consts::ARCH)?;
+    let objects = ebpf::build(Arch::HOST)?;
     let home = workspace::cache()?.join(format!("cargo-fuzz-{VERSION}"));
     let cargo_fuzz = home.join("bin/cargo-fuzz");
     if !cargo_fuzz.exists() {

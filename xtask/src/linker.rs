@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{command, toolchain, workspace};
+use crate::{apt, command, workspace};
 
 const VERSION: &str = "0.13.0";
 
@@ -39,7 +39,7 @@ fn build(llvm: u32, home: &Path) -> Result<()> {
     let prefix = PathBuf::from(format!("/usr/lib/llvm-{llvm}"));
     if !prefix.join("bin/llvm-config").exists() {
         let package = format!("llvm-{llvm}-dev");
-        toolchain::apt_install(&[&package]).with_context(|| {
+        apt::install(&[&package]).with_context(|| {
             format!(
                 "bpf-linker has to be built against LLVM {llvm}, which is not at {}; install it, \
                  on Debian with `apt-get install {package}`",

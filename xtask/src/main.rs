@@ -2,20 +2,29 @@
 
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a chore talks to whoever runs it")]
 
+mod apt;
+mod arch;
+mod archive;
 mod bench;
 mod command;
+mod cross;
+mod dist;
 mod ebpf;
+mod fixtures;
 mod fuzz;
 mod generate;
 mod linker;
 mod run;
 mod test;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+
+use self::arch::Arch;
 
 /// The project's chores.
 #[derive(Parser)]
@@ -30,8 +39,8 @@ enum Chore {
     /// Build the eBPF object that the agent embeds, installing what that needs.
     BuildEbpf {
         /// Architecture of the machine that the object is for.
-        #[arg(long, default_value = std::env::consts::ARCH, value_parser = ["x86_64", "aarch64"])]
-        arch: String,
+        #[arg(long, default_value = Arch::HOST.name())]
+        arch: Arch,
     },
     /// Build everything and run the profiler with ARGS, by sudo when not root.
     Run {
@@ -41,8 +50,19 @@ enum Chore {
     },
     /// Formatting, lints, unit tests, and the kernel tests as root.
     Test {
+        /// Also run the kernel tests on emulated machines, as `vm` does.
+        #[arg(long)]
+        vm: bool,
         /// Run only the kernel tests whose name contains this.
         filter: Option<String>,
+    },
+    /// The kernel tests on emulated machines: older and newer kernels, both architectures.
+    Vm(vm::Options),
+    /// Build the agent as one static file an architecture, into target/dist.
+    Dist {
+        /// Only this architecture.
+        #[arg(long = "arch", value_name = "ARCH")]
+        archs: Vec<Arch>,
     },
     /// Measure on this machine: print a table and write it as JSON.
     Bench,
@@ -58,9 +78,12 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().chore {
-        Chore::BuildEbpf { arch } => ebpf::build(&arch).map(|_| ()),
+        Chore::BuildEbpf { arch } => ebpf::build(arch).map(|_| ()),
         Chore::Run { args } => run::run(&args),
-        Chore::Test { filter } => test::run(filter.as_deref()),
+        Chore::Test { vm, filter } => test::run(vm, filter.as_deref()),
+        Chore::Vm(options) => vm::run(&options),
+        Chore::Dist { archs } if archs.is_empty() => dist::run(&Arch::ALL),
+        Chore::Dist { archs } => dist::run(&archs),
         Chore::Bench => bench::run(),
         Chore::Fuzz { seconds } => fuzz::run(seconds),
         Chore::Generate => generate::run(),

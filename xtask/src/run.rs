@@ -4,11 +4,11 @@ use std::{ffi::OsString, os::unix::process::CommandExt as _, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::{command, ebpf, workspace};
+use crate::{arch::Arch, command, ebpf, workspace};
 
 /// Builds the agent with its object inside; returns where it is.
 pub(crate) fn build_agent() -> Result<PathBuf> {
-    ebpf::build(std::env::consts::ARCH)?;
+    ebpf::build(Arch::HOST)?;
     let mut cargo = workspace::cargo();
     command::run(cargo.args(["build", "--quiet", "--release", "--package", "profiler"]))?;
     Ok(workspace::target().join("release/profiler"))

@@ -4,7 +4,7 @@ use std::{fmt, process::Command};
 
 use anyhow::{Result, bail};
 
-use crate::{command, ebpf, toolchain, workspace};
+use crate::{arch::Arch, command, cross::Cross, ebpf, fixtures, vm, workspace};
 
 enum Outcome {
     Passed,
@@ -22,9 +22,10 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs the checks; with a filter, only the kernel tests whose name contains it.
-pub(crate) fn run(filter: Option<&str>) -> Result<()> {
-    ebpf::build(std::env::consts::ARCH)?;
+/// Runs the checks; with a filter, only the kernel tests whose name contains it. With `vm` the kernel
+/// tests also on emulated machines.
+pub(crate) fn run(vm: bool, filter: Option<&str>) -> Result<()> {
+    ebpf::build(Arch::HOST)?;
     let mut outcomes = Vec::new();
     if filter.is_none() {
         outcomes.push(("formatting", component("fmt", &["--all", "--check"])));
@@ -33,6 +34,12 @@ pub(crate) fn run(filter: Option<&str>) -> Result<()> {
         outcomes.push(("unit tests", outcome(workspace::cargo().args(["test", "--quiet"]))));
     }
     outcomes.push(("kernel tests", kernel_tests(filter)));
+    if vm {
+        let done = vm::run(&vm::Options::with_filter(filter));
+        let outcome =
+            done.map_or_else(|it| Outcome::Failed(format!("{it:#}")), |()| Outcome::Passed);
+        outcomes.push(("emulated", outcome));
+    }
 
     println!();
     for (name, outcome) in &outcomes {
@@ -54,10 +61,10 @@ fn kernel_tests(filter: Option<&str>) -> Outcome {
     if let Err(why) = as_root(&mut cargo) {
         return Outcome::Skipped(why);
     }
-    if let Err(error) = bpftool() {
-        eprintln!("xtask: {error:#}");
-        return Outcome::Failed("bpftool, which the tests look into the kernel with".into());
-    }
+    match Cross::find_or_install(Arch::HOST).and_then(|cross| fixtures::build(&cross)) {
+        Ok(programs) => cargo.env("PROFILER_TEST_FIXTURES", programs),
+        Err(error) => return Outcome::Failed(format!("no programs to profile: {error:#}")),
+    };
     outcome(&mut cargo)
 }
 
@@ -73,12 +80,6 @@ pub(crate) fn as_root(cargo: &mut Command) -> Result<(), &'static str> {
     cargo
         .env(format!("CARGO_TARGET_{triple}_RUNNER"), format!("{} --preserve-env", sudo.display()));
     Ok(())
-}
-
-fn bpftool() -> Result<()> {
-    let found = !command::on_path("bpftool").is_empty()
-        || std::path::Path::new("/usr/sbin/bpftool").exists();
-    if found { Ok(()) } else { toolchain::apt_install(&["bpftool"]) }
 }
 
 /// A check by one of rustup's components, which need not be there.

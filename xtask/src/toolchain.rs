@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::command;
+use crate::{apt, command};
 
 /// The target that the eBPF program is compiled for: every machine we support is little-endian.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
@@ -116,7 +116,7 @@ const APT: [&[&str]; 2] = [
 fn install() -> Result<()> {
     let mut tried = Vec::new();
     for packages in APT {
-        match apt_install(packages) {
+        match apt::install(packages) {
             Ok(()) => return Ok(()),
             Err(error) => tried.push(format!("{error:#}")),
         }
@@ -137,28 +137,6 @@ fn install() -> Result<()> {
          rust-src\nor set PROFILER_BPF_RUSTC to a rustc that has a compiled core for {TARGET}",
         tried.join("\n  "),
         APT[0].join(" "),
-    )
-}
-
-/// Installs Debian packages, after a look at whether they are known at all.
-pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
-    if command::on_path("apt-get").is_empty() {
-        bail!("apt-get is not on PATH");
-    }
-    let known = |packages: &[&str]| {
-        packages.iter().all(|package| {
-            command::output("apt-cache", &["show", "--no-all-versions", package])
-                .is_some_and(|text| !text.is_empty())
-        })
-    };
-    let apt = || command::as_root("apt-get").context("not root, and sudo is not on PATH");
-    // A fresh machine may have no package lists, or old ones with versions that are gone.
-    command::run_shown(apt()?.args(["update", "--quiet=2"]))?;
-    if !known(packages) {
-        bail!("apt knows no {}", packages.join(", "));
-    }
-    command::run_shown(
-        apt()?.args(["install", "--yes", "--quiet=2", "--no-install-recommends"]).args(packages),
     )
 }
 

@@ -42,7 +42,7 @@ fn an_unprivileged_user_learns_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("profiler");
-    fs::copy(env!("CARGO_BIN_EXE_profiler"), &program).unwrap();
+    fs::copy(crate::support::profiler_path(), &program).unwrap();
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         command.args(arguments).uid(65534).gid(65534).current_dir("/").output().unwrap()

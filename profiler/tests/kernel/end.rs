@@ -11,7 +11,7 @@ fn a_signal_ends_it_with_the_ledger_and_nothing_left() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let mut run = Run::start(&["-f", "json"]);
         run.sample(|_| true);
-        assert!(left_in_kernel().contains(&"prog sample".to_owned()));
+        assert!(left_in_kernel().contains(&"program sample".to_owned()));
         let ended = run.end_by(signal);
         assert_eq!((ended.code, ended.signal), (Some(0), None), "{}", ended.stderr);
         assert!(ended.stdout.lines().last().unwrap().contains("\"summary\""), "{}", ended.stdout);
@@ -106,7 +106,8 @@ fn a_standard_error_that_is_full_stops_nothing() {
 fn an_ignored_hangup_stays_ignored() {
     let _load = Program::start("chain.c");
     // The shell ignores the signal and becomes the profiler, as nohup does.
-    let script = format!("trap '' HUP; exec {} -d 60 -f json", env!("CARGO_BIN_EXE_profiler"));
+    let script =
+        format!("trap '' HUP; exec {} -d 60 -f json", crate::support::profiler_path().display());
     let child = std::process::Command::new("sh")
         .args(["-c", &script])
         .stdout(Stdio::piped())
@@ -128,7 +129,7 @@ fn an_ignored_hangup_stays_ignored() {
 fn a_file_that_shrinks_while_it_is_read_does_not_end_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
-    std::fs::copy(crate::support::build("chain.c"), &copy).unwrap();
+    std::fs::copy(crate::support::fixture("chain.c"), &copy).unwrap();
     let program = Program(std::process::Command::new(&copy).spawn().unwrap());
     program.wait_for_ticks(1);
     let mut run = Run::start(&["-f", "json"]);

@@ -130,7 +130,7 @@ fn code_made_at_run_time_has_its_name_from_the_perf_map() {
 fn a_deleted_program_keeps_its_names() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
-    std::fs::copy(crate::support::build("chain.c"), &copy).unwrap();
+    std::fs::copy(crate::support::fixture("chain.c"), &copy).unwrap();
     let program = Program(std::process::Command::new(&copy).spawn().unwrap());
     program.wait_for_ticks(1);
     std::fs::remove_file(&copy).unwrap();

@@ -1,27 +1,30 @@
 //! Programs to profile, and the profiler itself as a user runs it.
 
 use std::{
-    fs,
+    env, fs,
     io::{BufRead as _, BufReader, Read as _},
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
-    sync::LazyLock,
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// A run that waits for something ends by itself after this long, and the test fails.
 const FAR_AWAY: &str = "60s";
 
-static BUILT: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
+/// The profiler: as cargo has built it, or where the tests were carried to another machine, the one
+/// that was carried along.
+pub(crate) fn profiler_path() -> PathBuf {
+    let carried = env::var_os("PROFILER_TEST_AGENT");
+    carried.map_or_else(|| env!("CARGO_BIN_EXE_profiler").into(), PathBuf::from)
+}
 
-/// The profiler, as cargo has built it.
+/// The profiler, to be run.
 pub(crate) fn profiler() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_profiler"))
+    Command::new(profiler_path())
 }
 
 /// Runs the profiler to its end.
@@ -33,10 +36,9 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
 pub(crate) struct Program(pub(crate) Child);
 
 impl Program {
-    /// Compiles `tests/fixtures/NAME` and starts it.
+    /// Starts the compiled `tests/fixtures/NAME`.
     pub(crate) fn start(name: &str) -> Self {
-        let program = build(name);
-        Self(Command::new(program).stdin(Stdio::null()).spawn().unwrap())
+        Self(Command::new(fixture(name)).stdin(Stdio::null()).spawn().unwrap())
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -65,24 +67,11 @@ impl Drop for Program {
     }
 }
 
-/// The compiled fixture, with frame pointers and debug info.
-pub(crate) fn build(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
-    let program = BUILT.path().join(name.replace('.', "-"));
-    if program.exists() {
-        return program;
-    }
-    let mut compiler;
-    if source.extension() == Some("rs".as_ref()) {
-        compiler = Command::new("rustc");
-        compiler.args(["-O", "-g", "-Cforce-frame-pointers=yes", "--edition=2024"]);
-    } else {
-        compiler = Command::new("cc");
-        // Optimized, gcc leaves the frame pointer out of a leaf whatever it is told.
-        compiler.args(["-O0", "-g", "-fno-omit-frame-pointer"]);
-    }
-    let status = compiler.arg("-o").arg(&program).arg(source).status().unwrap();
-    assert!(status.success(), "{compiler:?}");
+/// The compiled `tests/fixtures/NAME`.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    let dir = env::var_os("PROFILER_TEST_FIXTURES").expect("`cargo xtask test` sets it");
+    let program = Path::new(&dir).join(name.replace('.', "-"));
+    assert!(program.exists(), "`cargo xtask test` builds {}", program.display());
     program
 }
 
@@ -198,22 +187,13 @@ pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
 
 /// Names of our programs and maps that are in the kernel.
 pub(crate) fn left_in_kernel() -> Vec<String> {
-    let mut left = Vec::new();
-    for (kind, ours) in [
-        ("prog", &["sample"][..]),
-        ("map", &["SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS"]),
-        ("link", &["sample"]),
-    ] {
-        let bpftool = ["/usr/sbin/bpftool", "bpftool"]
-            .into_iter()
-            .find_map(|bpftool| Command::new(bpftool).args(["--json", kind]).output().ok());
-        let found: Value = serde_json::from_slice(&bpftool.unwrap().stdout).unwrap();
-        for object in found.as_array().into_iter().flatten() {
-            let name = object["name"].as_str().unwrap_or_default();
-            if ours.contains(&name) {
-                left.push(format!("{kind} {name}"));
-            }
-        }
-    }
-    left
+    let maps = ["SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS"];
+    let programs = aya::programs::loaded_programs();
+    // What is freed while it is listed is gone, too.
+    let programs = programs.flatten().filter_map(|it| Some(it.name_as_str()?.to_owned()));
+    let loaded = aya::maps::loaded_maps().flatten();
+    let loaded = loaded.filter_map(|it| Some(it.name_as_str()?.to_owned()));
+    let programs = programs.filter(|name| name == "sample").map(|name| format!("program {name}"));
+    let maps = loaded.filter(|name| maps.contains(&name.as_str())).map(|it| format!("map {it}"));
+    programs.chain(maps).collect()
 }

@@ -1,0 +1,145 @@
+//! Debian's archive, read without touching this machine's own package lists: kernels and programs of
+//! other releases and other architectures.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+use crate::{arch::Arch, command};
+
+/// Where the kernels that people run come from: each of Debian's releases that is still cared for.
+const SUITES: [&str; 7] = [
+    "bullseye",
+    "bullseye-security",
+    "bookworm",
+    "bookworm-security",
+    "trixie",
+    "trixie-security",
+    "trixie-backports",
+];
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The archive's packages of one architecture. Its lists are fetched when first asked for, and gone
+/// when this is dropped.
+pub(crate) struct Archive {
+    arch: Arch,
+    lists: Option<Lists>,
+}
+
+struct Lists {
+    dir: TempDir,
+    options: Vec<String>,
+}
+
+impl Archive {
+    /// Fetches nothing yet.
+    pub(crate) fn new(arch: Arch) -> Self {
+        Self { arch, lists: None }
+    }
+
+    /// The names of the packages that match an extended regular expression.
+    pub(crate) fn search(&mut self, pattern: &str) -> Result<Vec<String>> {
+        let mut command = self.tool("apt-cache")?;
+        command.args(["search", "--names-only", pattern]);
+        let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect())
+    }
+
+    /// Downloads a package (`name` or `name=version`) and unpacks it into a folder that goes when
+    /// dropped. apt checks size and hash against the signed index; what fails is tried once more.
+    pub(crate) fn fetch(&mut self, package: &str) -> Result<TempDir> {
+        let dir = tempfile::tempdir().context("cannot make a folder to download to")?;
+        let mut download = self.tool("apt-get")?;
+        download.args(["--quiet=2", "download", package]).current_dir(dir.path());
+        if let Err(first) = command::run_shown(&mut download) {
+            eprintln!("{first:#}; once more");
+            command::run(&mut download).with_context(|| {
+                format!(
+                    "cannot download {package} ({}) whole; is there a network, and space in {}?",
+                    self.arch.debian(),
+                    dir.path().display()
+                )
+            })?;
+        }
+        let files = fs::read_dir(dir.path())?.flatten().map(|entry| entry.path());
+        let deb = files.into_iter().find(|path| path.extension().is_some_and(|it| it == "deb"));
+        let deb = deb.with_context(|| format!("apt-get has downloaded no {package}"))?;
+        let unpacked = tempfile::tempdir().context("cannot make a folder to unpack to")?;
+        command::run(Command::new("dpkg-deb").arg("--extract").arg(&deb).arg(unpacked.path()))
+            .with_context(|| format!("cannot unpack {package}"))?;
+        Ok(unpacked)
+    }
+
+    /// apt with the lists of this archive.
+    fn tool(&mut self, program: &str) -> Result<Command> {
+        let lists = match self.lists.take() {
+            Some(lists) => lists,
+            None => Lists::fetch(self.arch)?,
+        };
+        let mut command = Command::new(program);
+        command.args(&lists.options);
+        self.lists = Some(lists);
+        Ok(command)
+    }
+}
+
+impl Lists {
+    fn fetch(arch: Arch) -> Result<Self> {
+        let dir = tempfile::tempdir().context("cannot make a folder for apt's lists")?;
+        let mut options = private_apt(dir.path(), &SUITES.map(str::to_owned))?;
+        let status = dir.path().join("status");
+        fs::write(&status, "")?;
+        options.push(format!("-oDir::State::status={}", status.display()));
+        options.push(format!("-oAPT::Architecture={}", arch.debian()));
+        options.push(format!("-oAPT::Architectures={}", arch.debian()));
+        eprintln!("reading the index of Debian's {} packages", arch.debian());
+        command::run(Command::new("apt-get").args(&options).args(["--quiet=2", "update"]))
+            .context("cannot read Debian's package index")?;
+        Ok(Self { dir, options })
+    }
+}
+
+impl Drop for Lists {
+    fn drop(&mut self) {
+        // Only a folder in the way of nobody would stay.
+        let _ = fs::remove_dir_all(self.dir.path());
+    }
+}
+
+/// Options that have apt read these suites, with all that it keeps in `dir`.
+pub(crate) fn private_apt(dir: &Path, suites: &[String]) -> Result<Vec<String>> {
+    for program in ["apt-get", "dpkg-deb"] {
+        if command::on_path(program).is_empty() {
+            bail!("{program} is not on PATH: Debian's packages need a Debian or Ubuntu here");
+        }
+    }
+    if !Path::new(KEYRING).exists() {
+        bail!("no {KEYRING}: apt-get install debian-archive-keyring");
+    }
+    let line = |suite: &String| {
+        let archive = if suite.ends_with("-security") { "debian-security" } else { "debian" };
+        format!("deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n")
+    };
+    let sources: PathBuf = dir.join("sources.list");
+    let text: String = suites.iter().map(line).collect();
+    fs::write(&sources, text).with_context(|| format!("cannot write {}", sources.display()))?;
+    for part in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(dir.join(part))?;
+    }
+    Ok(vec![
+        format!("-oDir::Etc::SourceList={}", sources.display()),
+        "-oDir::Etc::SourceParts=/dev/null".into(),
+        format!("-oDir::State::Lists={}", dir.join("lists").display()),
+        format!("-oDir::Cache={}", dir.join("cache").display()),
+        "-oAcquire::Languages=none".into(),
+        // The folder is ours alone, and apt's own user can't write there.
+        "-oAPT::Sandbox::User=root".into(),
+    ])
+}

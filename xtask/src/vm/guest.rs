@@ -1,0 +1,202 @@
+//! One run of an emulated machine, and what it has said.
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// A machine that is not done by then hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// How a test has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    Failed,
+    /// The machine did not get to its end.
+    Unfinished,
+}
+
+/// What a machine has said until it was off.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Each test that was begun.
+    pub(crate) tests: Vec<(String, Verdict)>,
+    /// The doctor's table.
+    pub(crate) doctor: String,
+    /// The same as JSON.
+    pub(crate) doctor_json: String,
+    /// The summary of a run under full load.
+    pub(crate) summary: Value,
+    /// All that was said, line by line.
+    pub(crate) serial: Vec<String>,
+    /// What went wrong as a whole.
+    pub(crate) failure: Option<String>,
+    /// From power-on.
+    pub(crate) until_boot: Duration,
+    pub(crate) until_end: Duration,
+}
+
+/// Boots the machine and listens until it is off. What it says is also written to `log`.
+pub(crate) fn run(qemu: &mut Command, log: &Path) -> Result<Outcome> {
+    let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let start = Instant::now();
+    let mut child = Running(
+        qemu.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", qemu.get_program().display()))?,
+    );
+    let console = child.0.stdout.take().context("QEMU has no standard output")?;
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut parser = Parser::default();
+    loop {
+        match lines.recv_timeout(TIME_LIMIT.saturating_sub(start.elapsed())) {
+            Ok(line) => {
+                // The log is for people; without it the machine still runs.
+                let _ = writeln!(log, "{line}");
+                if line.contains("@@ booted") {
+                    parser.outcome.until_boot = start.elapsed();
+                }
+                parser.line(line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let minutes = TIME_LIMIT.as_secs() / 60;
+                parser.outcome.failure = Some(format!("it hung: ended after {minutes} minutes"));
+                break;
+            }
+        }
+    }
+    let mut outcome = parser.end();
+    outcome.until_end = start.elapsed();
+    Ok(outcome)
+}
+
+/// An emulator that does not outlive us.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads what comes over the console, line by line.
+#[derive(Default)]
+struct Parser {
+    outcome: Outcome,
+    section: String,
+    exit: Option<String>,
+}
+
+impl Parser {
+    fn line(&mut self, line: String) {
+        if let Some((_, mark)) = line.split_once("@@ ") {
+            if let Some(code) = mark.strip_prefix("tests ended with ") {
+                self.exit = Some(code.to_owned());
+            }
+            mark.clone_into(&mut self.section);
+        } else {
+            match &*self.section {
+                "booted" => self.test(&line),
+                "doctor" => self.outcome.doctor.extend([&line, "\n"]),
+                "doctor.json" => self.outcome.doctor_json += &line,
+                "summary" => {
+                    let parsed: Option<Value> = serde_json::from_str(&line).ok();
+                    let summary = parsed.and_then(|mut line| Some(line.get_mut("summary")?.take()));
+                    self.outcome.summary = summary.unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        self.outcome.serial.push(line);
+    }
+
+    /// A line of the test harness: `test NAME ... ok`. The kernel may say something between the name
+    /// and the verdict.
+    fn test(&mut self, line: &str) {
+        let mut rest = line;
+        if let Some((_, begun)) = line.split_once("test ")
+            && let Some((name, after)) = begun.split_once(" ...")
+        {
+            let name = name.split(" - ").next().unwrap_or(name);
+            self.outcome.tests.push((name.to_owned(), Verdict::Unfinished));
+            rest = after;
+        }
+        let verdict = match rest.split_whitespace().last() {
+            Some("ok") => Verdict::Passed,
+            Some("FAILED") => Verdict::Failed,
+            _ => return,
+        };
+        if let Some((_, last @ Verdict::Unfinished)) = self.outcome.tests.last_mut() {
+            *last = verdict;
+        }
+    }
+
+    fn end(mut self) -> Outcome {
+        let whole = if self.outcome.failure.is_some() {
+            None
+        } else if self.section.is_empty() {
+            Some("it did not boot".to_owned())
+        } else if self.section != "end" {
+            Some(format!("it ended on the way, after `{}`", self.section))
+        } else {
+            self.exit.filter(|code| code != "0").map(|_| "tests failed".to_owned())
+        };
+        self.outcome.failure = self.outcome.failure.or(whole);
+        self.outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(console: &str) -> Outcome {
+        let mut parser = Parser::default();
+        console.lines().for_each(|line| parser.line(line.to_owned()));
+        parser.end()
+    }
+
+    #[test]
+    fn a_whole_run() {
+        let outcome = outcome(
+            "[ 1.0] hello\n@@ booted\nrunning 2 tests\ntest a::b ... ok\ntest a::c ... [ 2.0] perf: \
+             hm\nok\n@@ tests ended with 0\n@@ doctor\nkernel ok\n@@ summary\n{\"summary\":{\"a\":1}}\n\
+             @@ end",
+        );
+        assert_eq!(outcome.failure, None);
+        let names: Vec<_> = outcome.tests.iter().map(|(name, it)| (&**name, *it)).collect();
+        assert_eq!(names, [("a::b", Verdict::Passed), ("a::c", Verdict::Passed)]);
+        assert_eq!((&*outcome.doctor, &outcome.summary["a"]), ("kernel ok\n", &1.into()));
+    }
+
+    #[test]
+    fn a_machine_that_dies_has_not_passed() {
+        let died = outcome("@@ booted\ntest a ... ok\ntest b ... [ 3.0] Oops\nKernel panic");
+        assert!(died.failure.unwrap().contains("on the way"));
+        assert_eq!(died.tests[1].1, Verdict::Unfinished);
+        assert!(outcome("[ 1.0] panic").failure.unwrap().contains("boot"));
+        assert!(outcome("").failure.is_some());
+        let failed = outcome("@@ booted\ntest a ... FAILED\n@@ tests ended with 101\n@@ end");
+        assert_eq!((failed.failure.is_some(), failed.tests[0].1), (true, Verdict::Failed));
+    }
+}

@@ -1,0 +1,36 @@
+#!/bin/busybox sh
+# The first process of an emulated test machine: run the tests, tell the host, power off.
+
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /tmp /root && mount -t tmpfs tmpfs /tmp
+chmod 1777 /tmp
+# Emulated interrupts take so long that the kernel would throttle sampling.
+echo 0 > /proc/sys/kernel/perf_cpu_time_max_percent
+
+export PROFILER_TEST_AGENT=/profiler PROFILER_TEST_FIXTURES=/fixtures
+# This machine is made to be broken.
+export PROFILER_TEST_HOTPLUG=1
+echo "@@ booted"
+/kernel-tests --ignored --test-threads=1 $(cat /filter)
+echo "@@ tests ended with $?"
+
+if [ ! -s /filter ]; then
+    echo "@@ doctor"
+    /profiler doctor
+    echo "@@ doctor.json"
+    /profiler doctor --json
+
+    # Both CPUs busy for five seconds at 99 Hz: 990 samples, if none were missed.
+    /fixtures/chain-c & first=$!
+    /fixtures/chain-c & second=$!
+    /profiler -d 5 -f json > /tmp/samples 2> /dev/null
+    kill $first $second
+    echo "@@ summary"
+    tail -n 1 /tmp/samples
+fi
+echo "@@ end"
+poweroff -f

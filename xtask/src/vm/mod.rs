@@ -1,0 +1,122 @@
+//! `cargo xtask vm`: the kernel tests on the kernels and hardware counters that users have, emulated.
+
+mod guest;
+mod image;
+mod kernel;
+mod machine;
+mod report;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use self::{kernel::Kernel, machine::Machine, report::Report};
+use crate::{apt, arch::Arch, archive::Archive, command, workspace};
+
+/// What to run where.
+#[derive(clap::Args, Debug, Default)]
+pub(crate) struct Options {
+    /// Only this kernel series, as 6.1; any that Debian has. Can be given several times.
+    #[arg(long = "kernel", value_name = "SERIES")]
+    series: Vec<String>,
+    /// Only this architecture.
+    #[arg(long = "arch", value_name = "ARCH")]
+    archs: Vec<Arch>,
+    /// Don't fail for a kernel that can't be found.
+    #[arg(long)]
+    allow_missing: bool,
+    /// Keep what the doctor says as what it has to say, and write the tables of docs/kernels.md.
+    #[arg(long, conflicts_with = "filter")]
+    bless: bool,
+    /// Run only the tests whose name contains this.
+    #[arg(value_name = "TEST")]
+    filter: Option<String>,
+}
+
+impl Options {
+    /// All machines, and the tests whose name contains the filter.
+    pub(crate) fn with_filter(filter: Option<&str>) -> Self {
+        Self { filter: filter.map(str::to_owned), ..Self::default() }
+    }
+}
+
+/// A machine with all that is needed to boot it.
+struct Bootable {
+    machine: Machine,
+    kernel: Kernel,
+    initramfs: PathBuf,
+}
+
+/// Runs the tests on each machine, one after another, and prints what became of them.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let archs = if options.archs.is_empty() { &Arch::ALL[..] } else { &options.archs };
+    let series =
+        if options.series.is_empty() { kernel::all_series() } else { options.series.clone() };
+    let dir = workspace::target().join("vm");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+
+    let mut bootable = Vec::new();
+    let mut missing = Vec::new();
+    for &arch in archs {
+        find_qemu(arch)?;
+        let mut archive = Archive::new(arch);
+        let initramfs = image::build(&mut archive, arch, options.filter.as_deref())?;
+        for machine in Machine::matrix(&[arch], &series) {
+            match kernel::find(&machine.series, &mut archive, arch) {
+                Ok(kernel) => {
+                    let initramfs = initramfs.clone();
+                    bootable.push(Bootable { machine, kernel, initramfs });
+                }
+                Err(error) => {
+                    eprintln!("xtask: {machine} is skipped: {error:#}");
+                    missing.push(machine.to_string());
+                }
+            }
+        }
+    }
+
+    let mut report = Report::default();
+    for Bootable { machine, kernel, initramfs } in bootable {
+        let mut qemu = machine.qemu(&kernel.image, &initramfs);
+        let log = dir.join(format!("{machine}.log"));
+        eprintln!("{machine}: Linux {} …", kernel.release);
+        let outcome = guest::run(&mut qemu, &log)?;
+        report.add(machine, kernel.release, outcome, &qemu, &log);
+        report.print_last(options.filter.is_none(), options.bless)?;
+    }
+    println!("\n{}", report.table());
+    if options.bless {
+        report.write_docs()?;
+    }
+    if report.has_failed() {
+        bail!("not all tests passed on all machines");
+    }
+    if !missing.is_empty() && !options.allow_missing {
+        bail!("skipped: {}; --allow-missing lets that pass", missing.join(", "));
+    }
+    Ok(())
+}
+
+/// Looks for the emulator, and installs it where it can.
+fn find_qemu(arch: Arch) -> Result<()> {
+    let program = Machine::qemu_program(arch);
+    let package = match arch {
+        Arch::X86_64 => "qemu-system-x86",
+        Arch::Aarch64 => "qemu-system-arm",
+    };
+    if !command::on_path(&program).is_empty() {
+        return Ok(());
+    }
+    apt::install(&[package]).with_context(|| {
+        format!("no {program} on PATH: install QEMU, on Debian with `apt-get install {package}`")
+    })
+}
+
+/// Where the doctor's words on a machine are kept.
+fn snapshot(machine: &Machine) -> PathBuf {
+    let dir: &Path = workspace::root();
+    dir.join("profiler/tests/kernel/doctor").join(format!("{machine}.txt"))
+}
