@@ -6,6 +6,8 @@
 #![no_std]
 #![no_main]
 
+use core::hint::black_box;
+
 use aya_ebpf::{
     EbpfContext as _, Global,
     bindings::{BPF_F_USER_STACK, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
@@ -170,9 +172,12 @@ fn record(
 #[inline(always)]
 fn stack(ctx: &PerfEventContext, to: *mut u64, limit: u32, flags: u64) -> u64 {
     // SAFETY: the caller gives a buffer of at least `limit` bytes.
-    let bytes = unsafe { bpf_get_stack(ctx.as_ptr(), to.cast(), limit, flags) };
-    // The upper bound holds anyway; said here, the verifier knows it, too.
-    if bytes > 0 && bytes <= i64::from(MAX_FRAMES) * 8 { bytes as u64 } else { 0 }
+    let bytes = unsafe { bpf_get_stack(ctx.as_ptr(), to.cast(), limit, flags) } as u64;
+    // An error is a negative number, and so beyond the bound.
+    let bytes = if bytes <= u64::from(MAX_FRAMES) * 8 { bytes } else { 0 };
+    // LLVM would merge the comparison with later ones, into one of a sum, of which verifiers before
+    // Linux 6.11 learn nothing.
+    black_box(bytes)
 }
 
 /// Copies the record into the ring, and wakes the reader when much is unread.

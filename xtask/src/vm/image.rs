@@ -65,12 +65,12 @@ fn kernel_tests(cross: &Cross) -> Result<PathBuf> {
         .args(["--test", "kernel", "--message-format", "json", "--target", &cross.arch.target()]);
     let output = cargo.stderr(std::process::Stdio::inherit()).output()?;
     let messages = String::from_utf8_lossy(&output.stdout);
-    let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let mut messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
     let executable = |message: serde_json::Value| -> Option<PathBuf> {
         let is_test = message.pointer("/profile/test")?.as_bool()?;
         is_test.then(|| Some(message.get("executable")?.as_str()?.into()))?
     };
-    let built = messages.filter_map(executable).next();
+    let built = messages.find_map(executable);
     built
         .filter(|_| output.status.success())
         .with_context(|| format!("cannot build the kernel tests: `{}`", command::words(&cargo)))

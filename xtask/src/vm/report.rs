@@ -66,8 +66,12 @@ impl Report {
         match &outcome.failure {
             None => println!("{machine}: {passed} tests passed in {seconds} s"),
             Some(why) => {
-                let shown = outcome.serial.len().saturating_sub(CONSOLE_LINES);
-                for line in outcome.serial.iter().skip(shown) {
+                // What comes after the tests says nothing of them.
+                let mut said = outcome.serial.iter();
+                let last = said.rposition(|line| line.starts_with("@@ tests ended"));
+                let end = last.unwrap_or(outcome.serial.len());
+                let shown = end.saturating_sub(CONSOLE_LINES);
+                for line in outcome.serial.iter().take(end).skip(shown) {
                     println!("    {line}");
                 }
                 println!("{machine}: {why}, {passed} passed in {seconds} s");
