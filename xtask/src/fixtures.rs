@@ -41,8 +41,8 @@ fn compile(cross: &Cross, source: &Path, program: &Path) -> Result<()> {
         compiler.args(["-O", "-g", "-Cforce-frame-pointers=yes", "--edition=2024"]);
     } else {
         compiler = cross.cc();
-        // Optimized, gcc leaves the frame pointer out of a leaf whatever it is told.
-        compiler.args(["-O0", "-g", "-fno-omit-frame-pointer"]);
+        // Optimized, gcc leaves the frame pointer out of a leaf on x86-64 whatever it is told.
+        compiler.args(["-O0", "-g", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]);
     }
     command::run(compiler.arg("-o").arg(program).arg(source))
 }
