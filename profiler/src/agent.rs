@@ -1,14 +1,16 @@
 //! A run from start to end: the one file that knows every stage.
 
 use std::{
-    collections::HashMap,
     os::fd::AsFd as _,
     pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use aya::maps::{MapData, PerCpuArray};
+use aya::{
+    maps::{MapData, PerCpuArray},
+    programs::ProgramFd,
+};
 use aya_log::EbpfLogger;
 use tokio::{
     sync::oneshot,
@@ -23,9 +25,9 @@ use crate::{
     config::Config,
     error::{Error, Result},
     kernel,
-    ledger::{CpuEvent, KernelSide, Ledger, PerCpuCount},
+    ledger::{KernelSide, Ledger, PerCpuCount},
     output::Sink,
-    perf::{open::EventCount, set::EventSet},
+    perf::set::EventSet,
     queue::{self, Sender},
     ring::SampleRing,
     shutdown::{self, Signals},
@@ -36,6 +38,8 @@ use crate::{
 /// How often the ring is read even when the program sees no need to wake us. Together with the time
 /// to name and write what was read, a sample is printed within 100 ms.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
+/// How often we look which CPUs have come and gone.
+const HOTPLUG_INTERVAL: Duration = Duration::from_millis(250);
 /// How much is read at once and sent on.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -46,15 +50,10 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
     let Program { program, samples, counters, log, ebpf } = Program::load(config)?;
     let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
-    for notice in config.notices.iter().chain(&set.notice) {
+    for notice in config.notices.iter().chain(&set.notices) {
         stderr::say(notice);
     }
-    if !set.skipped.is_empty() {
-        stderr::say(&format!("CPU {} went offline before sampling began: skipped", set.skipped));
-    }
-    for event in &set.events {
-        event.attach(program.as_fd())?;
-    }
+    set.attach(program.as_fd())?;
 
     sink.begin()?;
 
@@ -67,13 +66,13 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
 
     let ring = SampleRing::register(samples)
         .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
-    let throttled = vec![0; set.events.len()];
-    let mut sampling = Sampling { config, set, throttled, ring, counters, log, sender };
+    let mut sampling = Sampling { config, set, program, ring, counters, log, sender };
     // If the thread has ended, `ended` tells.
     let _ = ready.await;
-    let started = sampling.enable()?;
+    let started = Instant::now();
+    sampling.set.enable()?;
     let early_end = sampling.read_until_end(&mut signals, &mut ended).await;
-    let (kernel, sender, failed) = sampling.end(&started);
+    let (kernel, sender, failed) = sampling.end(started);
     drop(ebpf);
 
     let kernel = Arc::new(kernel);
@@ -101,29 +100,14 @@ fn worker_died() -> Error {
 struct Sampling<'a> {
     config: &'a Config,
     set: EventSet,
-    throttled: Vec<u64>,
+    program: ProgramFd,
     ring: SampleRing,
     counters: PerCpuArray<MapData, CountersPod>,
     log: Option<EbpfLogger<&'static dyn log::Log>>,
     sender: Sender,
 }
 
-/// The state of the machine when the events were enabled.
-struct Started {
-    at: Instant,
-    idle: HashMap<u32, Duration>,
-}
-
 impl Sampling<'_> {
-    /// Enables the events: all are open and have the program attached.
-    fn enable(&self) -> Result<Started> {
-        let started = Started { at: Instant::now(), idle: kernel::idle_times() };
-        for event in &self.set.events {
-            event.enable()?;
-        }
-        Ok(started)
-    }
-
     /// Reads samples until the run is to end; gives the thread's result if that is why.
     async fn read_until_end(
         &mut self,
@@ -133,12 +117,18 @@ impl Sampling<'_> {
         let mut time_over = pin!(shutdown::after(self.config.duration));
         let mut tick = interval(READ_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut hotplug = interval(HOTPLUG_INTERVAL);
+        hotplug.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 () = signals.next() => return None,
                 () = &mut time_over => return None,
                 result = &mut *ended => return Some(result.unwrap_or(Err(worker_died()))),
+                _ = hotplug.tick() => {
+                    let changes = self.set.look(self.program.as_fd());
+                    changes.notices().for_each(|notice| stderr::say(&notice));
+                }
                 // Should epoll fail, the timer still reads.
                 Ok(()) = self.ring.woken() => {}
                 _ = tick.tick() => {}
@@ -160,9 +150,7 @@ impl Sampling<'_> {
                 break;
             }
         }
-        for (event, throttled) in self.set.events.iter_mut().zip(&mut self.throttled) {
-            *throttled += event.take_throttles();
-        }
+        self.set.take_throttles();
         if let Some(log) = &mut self.log {
             log.flush();
         }
@@ -170,32 +158,17 @@ impl Sampling<'_> {
 
     /// Ends sampling: no event fires any more, the ring is empty, and all is counted. A failure on the
     /// way is told beside what could be counted.
-    fn end(mut self, started: &Started) -> (KernelSide, Sender, Option<Error>) {
-        let mut failed = None;
-        for event in &self.set.events {
-            failed = failed.or(event.disable().err());
-        }
-        let duration = started.at.elapsed();
-        let idle = kernel::idle_times();
+    fn end(mut self, started: Instant) -> (KernelSide, Sender, Option<Error>) {
+        let mut failed = self.set.disable().err();
+        let duration = started.elapsed();
         self.read();
         let counters = PerCpuCounters::read(&self.counters).unwrap_or_else(|error| {
             failed.get_or_insert(error);
             PerCpuCounters::default()
         });
-        let mut events = Vec::with_capacity(self.set.events.len());
-        for (event, &throttled) in self.set.events.iter().zip(&self.throttled) {
-            let cpu = event.cpu();
-            let idle_of = |times: &HashMap<u32, Duration>| times.get(&cpu).copied();
-            let idle = idle_of(&idle).unwrap_or_default();
-            let idle = idle.saturating_sub(idle_of(&started.idle).unwrap_or_default());
-            let count = event.count().unwrap_or_else(|error| {
-                failed.get_or_insert(error);
-                EventCount::default()
-            });
-            events.push(CpuEvent { cpu, count, throttled, idle });
-        }
+        let (events, unread) = self.set.account();
         let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
         let kernel = KernelSide { event, rate, duration, keep_idle, events, counters };
-        (kernel, self.sender, failed)
+        (kernel, self.sender, failed.or(unread))
     }
 }

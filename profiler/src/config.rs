@@ -49,9 +49,9 @@ pub struct Config {
     pub event: EventChoice,
     /// How often it samples.
     pub rate: Rate,
-    /// The CPUs that are sampled.
+    /// The CPUs that are sampled from the start.
     pub cpus: CpuList,
-    /// Whether the CPUs were named, and so must all be there.
+    /// Whether the CPUs were named, and so no other is sampled when it comes online.
     pub cpus_named: bool,
     /// The processes that are kept; all if empty.
     pub pids: Vec<u32>,

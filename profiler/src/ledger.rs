@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     bpf::counters::PerCpuCounters,
-    perf::{attr::Rate, event::EventSpec, open::EventCount},
+    perf::{attr::Rate, cpus::CpuList, event::EventSpec, open::EventCount},
 };
 
 /// Samples counted by CPU number, from any thread.
@@ -58,20 +58,24 @@ pub struct KernelSide {
     pub duration: Duration,
     /// Whether the idle task was asked for.
     pub keep_idle: bool,
-    /// The event of each CPU.
+    /// The events of each CPU.
     pub events: Vec<CpuEvent>,
     /// What the eBPF program counted.
     pub counters: PerCpuCounters,
 }
 
-/// What one CPU's event has done.
+/// What one CPU's events have done: one, unless the CPU was offline.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuEvent {
     /// The CPU.
     pub cpu: u32,
-    /// What the event has counted.
+    /// What they have counted together.
     pub count: EventCount,
-    /// How often the kernel has throttled it.
+    /// How many there were.
+    pub events: u64,
+    /// Whether it was one, from the start to the end.
+    pub whole: bool,
+    /// How often the kernel has throttled them.
     pub throttled: u64,
     /// For how long the CPU was idle meanwhile.
     pub idle: Duration,
@@ -123,6 +127,8 @@ pub struct Account {
     pub lost: Lost,
     /// How often the kernel has throttled the event.
     pub throttled: u64,
+    /// For how long the CPU had no event, since it was offline.
+    pub not_sampled_ns: u64,
 }
 
 impl Filtered {
@@ -158,11 +164,12 @@ impl Lost {
 
 impl Account {
     fn add(&mut self, other: &Self) {
-        let Self { expected, fired, delivered, filtered, lost, throttled } = other;
+        let Self { expected, fired, delivered, filtered, lost, throttled, not_sampled_ns } = other;
         self.expected += expected;
         self.fired += fired;
         self.delivered += delivered;
         self.throttled += throttled;
+        self.not_sampled_ns += not_sampled_ns;
         self.filtered.idle += filtered.idle;
         self.filtered.asleep += filtered.asleep;
         self.filtered.pid += filtered.pid;
@@ -205,20 +212,28 @@ pub struct Ledger {
     pub period: Option<u64>,
 }
 
+/// More CPUs, a line each, would push what matters off the screen.
+const MANY: usize = 16;
+
 impl Ledger {
     /// Settles the account of a run that has ended.
     #[must_use]
     pub fn settle(kernel: &KernelSide, delivered: &PerCpuCount, behind: &PerCpuCount) -> Self {
         let KernelSide { event, rate, duration, keep_idle, events, counters } = kernel;
+        let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        // The clock of the events and ours drift apart, in a long run by more than a CPU may have
+        // been away, so the whole is taken from one that was always there.
+        let always_there = events.iter().filter(|it| it.whole).map(|it| it.count.enabled_ns).max();
+        let whole_ns = always_there.unwrap_or(duration_ns);
         let mut total = Account::default();
         let mut per_cpu = Vec::with_capacity(events.len());
         let mut without_stack = 0;
-        for &CpuEvent { cpu, count, throttled, idle } in events {
+        for &CpuEvent { cpu, count, events, whole, throttled, idle } in events {
             let get = |counter| counters.get(cpu, counter);
             let fired = get(Counter::Fired);
-            let periods =
-                Periods { fired, sum: get(Counter::PeriodSum), max: get(Counter::PeriodMax) };
-            let (missed, period) = missed(*event, *rate, count, periods);
+            let (sum, max) = (get(Counter::PeriodSum), get(Counter::PeriodMax));
+            let (missed, period) =
+                missed(*event, *rate, count, events, Periods { fired, sum, max });
             let mut filtered = Filtered {
                 idle: get(Counter::FilteredIdle),
                 asleep: 0,
@@ -242,7 +257,9 @@ impl Ledger {
             let known = delivered + filtered.total() + lost.total();
             lost.undelivered = expected.saturating_sub(known);
             without_stack += get(Counter::StackFailed);
-            let account = Account { expected, fired, delivered, filtered, lost, throttled };
+            let not_sampled_ns = if whole { 0 } else { whole_ns.saturating_sub(count.enabled_ns) };
+            let account =
+                Account { expected, fired, delivered, filtered, lost, throttled, not_sampled_ns };
             total.add(&account);
             per_cpu.push(CpuAccount { cpu, account });
         }
@@ -250,23 +267,13 @@ impl Ledger {
             Rate::Frequency(hz) => (Some(hz), None),
             Rate::Period(period) => (None, Some(period)),
         };
-        Self {
-            total,
-            per_cpu,
-            without_stack,
-            duration_ns: u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
-            event: event.name,
-            frequency,
-            period,
-        }
+        Self { total, per_cpu, without_stack, duration_ns, event: event.name, frequency, period }
     }
 
     /// The table for people. With many CPUs only those that lost something, unless `all` is asked
     /// for.
     #[must_use]
     pub fn table(&self, all: bool) -> String {
-        /// More would push what matters off the screen.
-        const MANY: usize = 16;
         let rate = match (self.frequency, self.period) {
             (Some(hz), _) => format!("at {hz} Hz"),
             (_, period) => format!("every {}", period.unwrap_or_default()),
@@ -307,10 +314,32 @@ impl Ledger {
                 self.total.throttled
             );
         }
+        self.not_sampled(&mut text);
         if self.without_stack > 0 {
             let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
         }
         text
+    }
+
+    /// A line for each CPU that was offline, or one for many.
+    fn not_sampled(&self, text: &mut String) {
+        let not_sampled = |it: &&CpuAccount| it.account.not_sampled_ns > 0;
+        let absent: Vec<&CpuAccount> = self.per_cpu.iter().filter(not_sampled).collect();
+        let seconds = |it: &CpuAccount| it.account.not_sampled_ns as f64 / 1e9;
+        if absent.len() <= MANY {
+            for it in absent {
+                let (cpu, seconds) = (it.cpu, seconds(it));
+                let _ =
+                    writeln!(text, "CPU {cpu} was offline, and not sampled, for {seconds:.2} s");
+            }
+        } else {
+            let cpus: CpuList = absent.iter().map(|it| it.cpu).collect();
+            let longest = absent.into_iter().map(seconds).fold(0.0, f64::max);
+            let _ = writeln!(
+                text,
+                "CPU {cpus} were offline, and not sampled, for up to {longest:.2} s"
+            );
+        }
     }
 }
 
@@ -333,11 +362,17 @@ struct Periods {
     max: u64,
 }
 
-/// How many whole periods the event has counted in which the program did not run, and the period.
-fn missed(event: EventSpec, rate: Rate, count: EventCount, periods: Periods) -> (u64, u64) {
+/// How many whole periods the events have counted in which the program did not run, and the period.
+fn missed(
+    event: EventSpec,
+    rate: Rate,
+    count: EventCount,
+    events: u64,
+    periods: Periods,
+) -> (u64, u64) {
     let is_clock = event == EventSpec::CPU_CLOCK;
-    // What may be counted without a sample being due.
-    let mut tail = 0;
+    // How many events may have ended within a period beside what is left of it by division.
+    let mut unfinished = events.saturating_sub(1);
     let period = match rate {
         Rate::Period(period) => period,
         // A clock's period is fixed.
@@ -347,10 +382,12 @@ fn missed(event: EventSpec, rate: Rate, count: EventCount, periods: Periods) -> 
         // Elsewhere the kernel moves the period, and only what is beyond the largest was surely
         // missed. Of an event that never fired, no period is known.
         Rate::Frequency(_) => {
-            tail = periods.max;
+            unfinished = events;
             periods.max
         }
     };
+    // What may be counted without a sample being due.
+    let tail = period.saturating_mul(unfinished);
     // With more events than the PMU has counters, it is counted for a part of the time only.
     let all = match count.running_ns {
         0 => count.count,
@@ -377,7 +414,7 @@ mod tests {
         let period = 10_000_000;
         let missed = |event, rate, count, fired: u64, sum: u64| {
             let max = sum.checked_div(fired).unwrap_or(0);
-            missed(event, rate, count, Periods { fired, sum, max }).0
+            missed(event, rate, count, 1, Periods { fired, sum, max }).0
         };
         assert_eq!(missed(clock, hz, counted(10 * period + 9_999_999), 10, 10 * period), 0);
         assert_eq!(missed(clock, hz, counted(13 * period), 10, 10 * period), 3);
@@ -389,6 +426,63 @@ mod tests {
         // The kernel may have lengthened the period since: one is not surely missed.
         assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_999), 10, 1_000), 8);
         assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_199), 10, 1_000), 0);
+    }
+
+    #[test]
+    fn what_each_event_left_unfinished_is_not_missed() {
+        let (clock, cycles, hz) = (EventSpec::CPU_CLOCK, EventSpec::CYCLES, Rate::Frequency(100));
+        let missed = |event, rate, count, events, sum, max| {
+            missed(event, rate, counted(count), events, Periods { fired: 10, sum, max }).0
+        };
+        // Three events, of which each counted 5.99 periods and fired five times or less.
+        assert_eq!(missed(clock, Rate::Period(100), 3 * 599, 3, 1_500, 100), 0);
+        assert_eq!(missed(clock, Rate::Period(100), 3 * 599, 3, 1_400, 100), 1);
+        assert_eq!(missed(clock, hz, 1_299, 3, 1_000, 100), 0);
+        assert_eq!(missed(clock, hz, 1_300, 3, 1_000, 100), 1);
+        // Each may have been in the largest of the periods that the kernel has moved.
+        assert_eq!(missed(cycles, hz, 1_899, 3, 1_000, 200), 1);
+        assert_eq!(missed(cycles, hz, 1_799, 3, 1_000, 200), 0);
+        // A CPU that was never online.
+        assert_eq!(missed(clock, hz, 0, 0, 0, 0), 0);
+    }
+
+    /// The ledger of a second in which the event of each CPU was enabled for so long.
+    fn ledger_of(enabled: impl IntoIterator<Item = (Duration, bool)>) -> Ledger {
+        let events = enabled.into_iter().zip(0..).map(|((enabled, whole), cpu)| {
+            let enabled_ns = enabled.as_nanos().try_into().unwrap();
+            let count = EventCount { count: 0, enabled_ns, running_ns: enabled_ns };
+            CpuEvent { cpu, count, events: 1, whole, throttled: 0, idle: Duration::ZERO }
+        });
+        let kernel = KernelSide {
+            event: EventSpec::CYCLES,
+            rate: Rate::Frequency(99),
+            duration: Duration::from_secs(1),
+            keep_idle: false,
+            events: events.collect(),
+            counters: PerCpuCounters::default(),
+        };
+        Ledger::settle(&kernel, &PerCpuCount::new(0), &PerCpuCount::new(0))
+    }
+
+    #[test]
+    fn a_cpu_that_was_offline_was_not_sampled() {
+        let not_sampled = |ledger: &Ledger| -> Vec<u64> {
+            ledger.per_cpu.iter().map(|it| it.account.not_sampled_ns).collect()
+        };
+        let ms = |ms, whole| (Duration::from_millis(ms), whole);
+        // The kernel's clock goes slower than ours, and the event of CPU 3 was enabled a little later.
+        let ledger = ledger_of([ms(999, true), ms(249, false), ms(0, false), ms(998, true)]);
+        assert_eq!(not_sampled(&ledger), [0, 750_000_000, 999_000_000, 0]);
+        assert_eq!(ledger.total.not_sampled_ns, 1_749_000_000);
+        assert_eq!(not_sampled(&ledger_of([ms(400, false)])), [600_000_000]);
+        let table = ledger.table(false);
+        assert!(table.contains("\nCPU 1 was offline, and not sampled, for 0.75 s\n"), "{table}");
+        assert!(table.contains("\nCPU 2 was offline, and not sampled, for 1.00 s\n"), "{table}");
+        assert!(!table.contains("CPU 0"), "{table}");
+
+        let table = ledger_of([ms(500, false); 40]).table(false);
+        let line = "\nCPU 0-39 were offline, and not sampled, for up to 0.50 s\n";
+        assert!(table.contains(line), "{table}");
     }
 
     #[test]
@@ -410,6 +504,8 @@ mod tests {
             events: vec![CpuEvent {
                 cpu: 0,
                 count: counted(12 * 100),
+                events: 1,
+                whole: true,
                 throttled: 0,
                 // Three periods, of which the event has seen two.
                 idle: Duration::from_nanos(300),

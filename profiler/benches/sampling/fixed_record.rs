@@ -32,24 +32,18 @@ pub(crate) fn measure(
     program.load()?;
     let id = program.info()?.id();
     let choice = EventChoice::Named(EventSpec::CPU_CLOCK);
-    let set = EventSet::open(choice, Rate::Frequency(HZ), cpus, true)?;
-    for event in &set.events {
-        event.attach(program.fd()?.as_fd())?;
-    }
+    let mut set = EventSet::open(choice, Rate::Frequency(HZ), cpus, true)?;
+    set.attach(program.fd()?.as_fd())?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut ring = SampleRing::register(ring)?;
-        for event in &set.events {
-            event.enable()?;
-        }
+        set.enable()?;
         read(&mut ring, SETTLE).await?;
         let before = run_stats(id)?;
         let depth = read(&mut ring, time).await?;
         let after = run_stats(id)?;
-        for event in &set.events {
-            event.disable()?;
-        }
+        set.disable()?;
         Ok((after.since(before), depth))
     })
 }

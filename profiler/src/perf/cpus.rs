@@ -15,6 +15,12 @@ impl CpuList {
         self.0.iter().copied()
     }
 
+    /// Whether the CPU is in the list.
+    #[must_use]
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.contains(&cpu)
+    }
+
     /// How many CPUs.
     #[must_use]
     pub fn len(&self) -> usize {

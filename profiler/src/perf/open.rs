@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::AddAssign,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
 };
 
@@ -29,6 +30,14 @@ pub struct EventCount {
     pub enabled_ns: u64,
     /// For how much of that it was on the PMU.
     pub running_ns: u64,
+}
+
+impl AddAssign for EventCount {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.enabled_ns += other.enabled_ns;
+        self.running_ns += other.running_ns;
+    }
 }
 
 /// `perf_event_open(2)` of a whole CPU, close-on-exec.
@@ -92,16 +101,22 @@ impl SamplingEvent {
         Ok(())
     }
 
-    /// What the event has counted since it was opened.
+    /// What the event has counted since it was opened. One whose CPU has gone offline keeps what it
+    /// had counted until then.
     pub fn count(&self) -> Result<EventCount> {
         // The layout that `attr::sampling` asks for by `read_format`.
         let mut words = [0_u64; 3];
         let size = size_of_val(&words);
         // SAFETY: the buffer is ours, and `size` bytes long.
         let read = unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size) };
-        if usize::try_from(read) != Ok(size) {
-            let error = io::Error::last_os_error();
-            return Err(Error::system(format!("read the event of CPU {}", self.cpu), error));
+        let what = || format!("cannot read the event of CPU {}", self.cpu);
+        match usize::try_from(read) {
+            Err(_) => return Err(Error::system(what(), io::Error::last_os_error())),
+            // An event that the kernel has given up reads as a file at its end.
+            Ok(read) if read != size => {
+                return Err(Error::system(what(), format!("it gives {read} bytes of {size}")));
+            }
+            Ok(_) => {}
         }
         let [count, enabled_ns, running_ns] = words;
         Ok(EventCount { count, enabled_ns, running_ns })

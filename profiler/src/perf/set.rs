@@ -1,30 +1,46 @@
-//! The same event on many CPUs: opened together, enabled together.
+//! The same event on many CPUs: opened together, enabled together, and followed as CPUs come and go.
 
-use std::io;
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    os::fd::BorrowedFd,
+    time::Duration,
+};
 
 use super::{
     attr::{self, Rate},
     cpus::CpuList,
     event::EventSpec,
+    hotplug::Changes,
     open::{self, SamplingEvent},
+    sampled_cpu::SampledCpu,
 };
 use crate::{
     config::EventChoice,
     error::{Error, Result},
     kernel,
+    ledger::CpuEvent,
 };
 
-/// One event on each of a list of CPUs, all opened and none enabled.
+/// How many events a look asks for the time that has passed for them, in turns. Each answer takes an
+/// interrupt of its CPU, for which the asking one waits, so a large machine is not asked all at once.
+const ASKED_A_LOOK: usize = 8;
+
+/// One event on each CPU that is sampled and online.
 #[derive(Debug)]
 pub struct EventSet {
     /// The event that was opened: the fallback, where the default was not to be had.
     pub event: EventSpec,
-    /// One a CPU, in the order of the CPUs.
-    pub events: Vec<SamplingEvent>,
-    /// CPUs that went offline before their event was open.
-    pub skipped: CpuList,
-    /// What the user should know: why the event is not the default.
-    pub notice: Option<String>,
+    /// What the user should know, a line each: why the event is not the default, and which CPUs went
+    /// offline before theirs was open.
+    pub notices: Vec<String>,
+    rate: Rate,
+    /// Whether CPUs that come online later are sampled, too.
+    newcomers: bool,
+    /// Every CPU to sample, online or not.
+    cpus: BTreeMap<u32, SampledCpu>,
+    /// Where the next turn of asking begins.
+    next_asked: u32,
 }
 
 /// Why an event can't be opened.
@@ -37,22 +53,18 @@ pub enum OpenError {
 }
 
 impl EventSet {
-    /// Opens the event on each CPU. A CPU that has gone offline meanwhile is skipped; with
-    /// `must_have_all` it is an error.
-    pub fn open(
-        choice: EventChoice,
-        rate: Rate,
-        cpus: &CpuList,
-        must_have_all: bool,
-    ) -> Result<Self> {
+    /// Opens the event on each of these CPUs, which are the only ones to sample, or those that are
+    /// online now. A CPU that has gone offline meanwhile gets its event when it is back.
+    pub fn open(choice: EventChoice, rate: Rate, cpus: &CpuList, only_these: bool) -> Result<Self> {
         match choice {
-            EventChoice::Named(event) => Self::open_event(event, rate, cpus, must_have_all)
-                .map_err(|error| match error {
+            EventChoice::Named(event) => {
+                Self::open_event(event, rate, cpus, only_these).map_err(|error| match error {
                     Failure::Open(error) => explain(event, rate, error),
                     Failure::Other(error) => error,
-                }),
+                })
+            }
             EventChoice::Default => {
-                match Self::open_event(EventSpec::CYCLES, rate, cpus, must_have_all) {
+                match Self::open_event(EventSpec::CYCLES, rate, cpus, only_these) {
                     // A period means cycles; as nanoseconds it would be another one.
                     Err(Failure::Open(OpenError::NotCounted(error)))
                         if matches!(rate, Rate::Period(_)) =>
@@ -68,13 +80,9 @@ impl EventSet {
                         ))
                     }
                     Err(Failure::Open(OpenError::NotCounted(error))) => {
-                        let mut set = Self::open(
-                            EventChoice::Named(EventSpec::CPU_CLOCK),
-                            rate,
-                            cpus,
-                            must_have_all,
-                        )?;
-                        set.notice = Some(format!(
+                        let clock = EventChoice::Named(EventSpec::CPU_CLOCK);
+                        let mut set = Self::open(clock, rate, cpus, only_these)?;
+                        set.notices.push(format!(
                             "no hardware PMU ({error}); sampling {} in place of {}",
                             EventSpec::CPU_CLOCK,
                             EventSpec::CYCLES
@@ -93,28 +101,135 @@ impl EventSet {
         event: EventSpec,
         rate: Rate,
         cpus: &CpuList,
-        must_have_all: bool,
+        only_these: bool,
     ) -> Result<Self, Failure> {
-        let mut events = Vec::with_capacity(cpus.len());
-        let mut skipped = Vec::new();
+        let mut sampled = BTreeMap::new();
+        let mut changes = Changes::default();
         for cpu in cpus.iter() {
-            match try_open(event, rate, cpu) {
-                Ok(fd) => events.push(SamplingEvent::new(fd, cpu).map_err(Failure::Other)?),
+            let state = match try_open(event, rate, cpu) {
+                Ok(fd) => SampledCpu::new(SamplingEvent::new(fd, cpu).map_err(Failure::Other)?),
                 // ENODEV also says that the CPU is offline.
-                Err(_) if kernel::cpus("online").is_ok_and(|it| it.iter().all(|it| it != cpu)) => {
-                    if must_have_all {
-                        return Err(Failure::Other(Error::Usage(format!(
-                            "-C: CPU {cpu} has just gone offline"
-                        ))));
-                    }
-                    skipped.push(cpu);
+                Err(_) if kernel::cpus("online").is_ok_and(|online| !online.contains(cpu)) => {
+                    changes.gone.push(cpu);
+                    SampledCpu::default()
                 }
                 Err(error) => return Err(Failure::Open(error)),
+            };
+            sampled.insert(cpu, state);
+        }
+        let notices = changes.notices().collect();
+        let newcomers = !only_these;
+        Ok(Self { event, notices, rate, newcomers, cpus: sampled, next_asked: 0 })
+    }
+
+    /// Has each event run the program.
+    pub fn attach(&self, program: BorrowedFd<'_>) -> Result<()> {
+        self.events().try_for_each(|event| event.attach(program))
+    }
+
+    /// Starts sampling: all events are open and have the program attached.
+    pub fn enable(&mut self) -> Result<()> {
+        self.note_idle();
+        self.events().try_for_each(SamplingEvent::enable)
+    }
+
+    /// Stops sampling; when it returns, the program does not run any more. Of failures the first is
+    /// returned.
+    pub fn disable(&mut self) -> Result<()> {
+        let disabled = self.events().map(SamplingEvent::disable).fold(Ok(()), Result::and);
+        self.note_idle();
+        if let Ok(online) = kernel::cpus("online") {
+            self.close_absent(&online);
+        }
+        disabled
+    }
+
+    /// Follows the CPUs that have come and gone since the last look.
+    ///
+    /// The kernel takes a CPU's events out when it goes offline, and leaves them dead when it is back:
+    /// they are closed, and others opened. Where both have happened since the last look, the list of
+    /// CPUs is as before, but no more time passes for the event.
+    pub fn look(&mut self, program: BorrowedFd<'_>) -> Changes {
+        let mut changes = Changes::default();
+        let Ok(online) = kernel::cpus("online") else { return changes };
+        if self.newcomers {
+            for cpu in online.iter() {
+                self.cpus.entry(cpu).or_default();
             }
         }
-        let skipped = skipped.into_iter().collect();
-        Ok(Self { event, events, skipped, notice: None })
+        self.note_idle();
+        changes.gone = self.close_absent(&online);
+        let asked = self.take_turn();
+        let (event, rate) = (self.event, self.rate);
+        for (&cpu, sampled) in self.cpus.iter_mut().filter(|(cpu, _)| online.contains(**cpu)) {
+            let is_dead = asked.contains(&cpu) && sampled.stands_still();
+            if sampled.event().is_some() && !is_dead {
+                continue;
+            }
+            match start(event, rate, cpu, program) {
+                Ok(event) => {
+                    sampled.replace(event);
+                    let kind = if is_dead { &mut changes.revived } else { &mut changes.came };
+                    kind.push(cpu);
+                }
+                Err(error) if sampled.refuse() => changes.refused.push((cpu, error)),
+                // Told already, or the CPU is just going offline.
+                Err(_) => {}
+            }
+        }
+        changes
     }
+
+    /// Counts how often the kernel has throttled the events since the last call.
+    pub fn take_throttles(&mut self) {
+        self.cpus.values_mut().for_each(SampledCpu::take_throttles);
+    }
+
+    /// What the events of each CPU have done, with the first error of those that can't be read.
+    pub fn account(&self) -> (Vec<CpuEvent>, Option<Error>) {
+        let accounts = self.cpus.iter().map(|(&cpu, sampled)| sampled.account(cpu));
+        let (events, errors): (_, Vec<_>) = accounts.unzip();
+        (events, errors.into_iter().flatten().next())
+    }
+
+    fn events(&self) -> impl Iterator<Item = &SamplingEvent> {
+        self.cpus.values().filter_map(SampledCpu::event)
+    }
+
+    /// Closes the events of CPUs that are not online any more.
+    fn close_absent(&mut self, online: &CpuList) -> Vec<u32> {
+        let absent = self.cpus.iter_mut().filter(|(cpu, _)| !online.contains(**cpu));
+        absent.filter_map(|(&cpu, sampled)| sampled.close().then_some(cpu)).collect()
+    }
+
+    /// The CPUs whose turn it is to be asked.
+    fn take_turn(&mut self) -> Vec<u32> {
+        let in_turn = self.cpus.range(self.next_asked..).chain(self.cpus.range(..self.next_asked));
+        let asked: Vec<u32> = in_turn.map(|(&cpu, _)| cpu).take(ASKED_A_LOOK).collect();
+        self.next_asked = asked.last().map_or(0, |last| last + 1);
+        asked
+    }
+
+    fn note_idle(&mut self) {
+        // With the other events, the account does not ask for it.
+        let idle = if self.event == EventSpec::CPU_CLOCK {
+            kernel::idle_times()
+        } else {
+            HashMap::<u32, Duration>::new()
+        };
+        for (cpu, sampled) in &mut self.cpus {
+            sampled.note_idle(idle.get(cpu).copied());
+        }
+    }
+}
+
+/// Opens the event on one CPU while the others are enabled.
+fn start(event: EventSpec, rate: Rate, cpu: u32, program: BorrowedFd<'_>) -> Result<SamplingEvent> {
+    let fd = try_open(event, rate, cpu).map_err(|error| explain(event, rate, error))?;
+    let event = SamplingEvent::new(fd, cpu)?;
+    event.attach(program)?;
+    event.enable()?;
+    Ok(event)
 }
 
 enum Failure {

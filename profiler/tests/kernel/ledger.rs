@@ -18,7 +18,7 @@ fn assert_identity(account: &Value) {
     assert_eq!(account["lost"]["undelivered"], 0, "{account}");
 }
 
-fn assert_sound(samples: &[Value], summary: &Value) {
+pub(crate) fn assert_sound(samples: &[Value], summary: &Value) {
     assert_identity(summary);
     assert_eq!(summary["delivered"], samples.len());
     for account in summary["per_cpu"].as_array().unwrap() {

@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod end;
+mod hotplug;
 mod ledger;
 mod stacks;
 mod support;

@@ -116,11 +116,19 @@ impl Run {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         if line.is_empty() {
-            let mut stderr = String::new();
-            self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            let stderr = self.stderr();
             panic!("the profiler ended before the expected output came:\n{stderr}");
         }
         line
+    }
+
+    /// Standard error to its end, where it is a pipe.
+    fn stderr(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut text).unwrap();
+        }
+        text
     }
 
     /// Reads JSON samples until one is as wanted.
@@ -144,8 +152,7 @@ impl Run {
         self.signal(signal);
         let mut stdout = String::new();
         self.lines.read_to_string(&mut stdout).unwrap();
-        let mut stderr = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let stderr = self.stderr();
         let status = self.child.wait().unwrap();
         Ended { code: status.code(), signal: status.signal(), stdout, stderr }
     }
