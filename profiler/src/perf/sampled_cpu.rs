@@ -70,7 +70,7 @@ impl SampledCpu {
     }
 
     /// Adds up for how long the CPU is idle, from its idle time since boot; `None` if it is offline.
-    /// Start and end of a run would not do: an offline CPU has no such time, and before Linux 6.8 it
+    /// Start and end of a run would not do: an offline CPU has no such time, and on some kernels it
     /// begins anew when the CPU is back.
     pub(super) fn note_idle(&mut self, now: Option<Duration>) {
         if let (Some(_), Some(before), Some(now)) = (&self.event, self.idle_seen, now) {

@@ -4,8 +4,10 @@
 //! program what it did with each run, the agent what it printed. What does not add up shows as
 //! [`Lost::missed`] or [`Lost::undelivered`].
 
+mod missed;
+mod table;
+
 use std::{
-    fmt::Write as _,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -13,9 +15,10 @@ use std::{
 use profiler_common::counter::Counter;
 use serde::Serialize;
 
+use self::missed::{Periods, missed};
 use crate::{
     bpf::counters::PerCpuCounters,
-    perf::{attr::Rate, cpus::CpuList, event::EventSpec, open::EventCount},
+    perf::{attr::Rate, event::EventSpec, open::EventCount},
 };
 
 /// Samples counted by CPU number, from any thread.
@@ -212,9 +215,6 @@ pub struct Ledger {
     pub period: Option<u64>,
 }
 
-/// More CPUs, a line each, would push what matters off the screen.
-const MANY: usize = 16;
-
 impl Ledger {
     /// Settles the account of a run that has ended.
     #[must_use]
@@ -269,135 +269,6 @@ impl Ledger {
         };
         Self { total, per_cpu, without_stack, duration_ns, event: event.name, frequency, period }
     }
-
-    /// The table for people. With many CPUs only those that lost something, unless `all` is asked
-    /// for.
-    #[must_use]
-    pub fn table(&self, all: bool) -> String {
-        let rate = match (self.frequency, self.period) {
-            (Some(hz), _) => format!("at {hz} Hz"),
-            (_, period) => format!("every {}", period.unwrap_or_default()),
-        };
-        let seconds = self.duration_ns as f64 / 1e9;
-        let mut text = format!(
-            "\n{} {rate} for {seconds:.2} s on {} CPUs\n{:>5} {:>10} {:>10} {:>10} {:>10}\n",
-            self.event,
-            self.per_cpu.len(),
-            "CPU",
-            "expected",
-            "delivered",
-            "filtered",
-            "lost"
-        );
-        let mut row = |name: &str, account: &Account| {
-            let _ = writeln!(
-                text,
-                "{name:>5} {:>10} {:>10} {:>10} {:>10}",
-                account.expected,
-                account.delivered,
-                account.filtered.total(),
-                account.lost.total()
-            );
-        };
-        let shown =
-            |cpu: &&CpuAccount| all || self.per_cpu.len() <= MANY || cpu.account.lost.total() > 0;
-        for cpu in self.per_cpu.iter().filter(shown) {
-            row(&cpu.cpu.to_string(), &cpu.account);
-        }
-        row("total", &self.total);
-        reasons(&mut text, "filtered", &self.total.filtered.reasons());
-        reasons(&mut text, "lost", &self.total.lost.reasons());
-        if self.total.throttled > 0 {
-            let _ = writeln!(
-                text,
-                "throttled {} times by the kernel, to keep the load of sampling low",
-                self.total.throttled
-            );
-        }
-        self.not_sampled(&mut text);
-        if self.without_stack > 0 {
-            let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
-        }
-        text
-    }
-
-    /// A line for each CPU that was offline, or one for many.
-    fn not_sampled(&self, text: &mut String) {
-        let not_sampled = |it: &&CpuAccount| it.account.not_sampled_ns > 0;
-        let absent: Vec<&CpuAccount> = self.per_cpu.iter().filter(not_sampled).collect();
-        let seconds = |it: &CpuAccount| it.account.not_sampled_ns as f64 / 1e9;
-        if absent.len() <= MANY {
-            for it in absent {
-                let (cpu, seconds) = (it.cpu, seconds(it));
-                let _ =
-                    writeln!(text, "CPU {cpu} was offline, and not sampled, for {seconds:.2} s");
-            }
-        } else {
-            let cpus: CpuList = absent.iter().map(|it| it.cpu).collect();
-            let longest = absent.into_iter().map(seconds).fold(0.0, f64::max);
-            let _ = writeln!(
-                text,
-                "CPU {cpus} were offline, and not sampled, for up to {longest:.2} s"
-            );
-        }
-    }
-}
-
-fn reasons(text: &mut String, what: &str, reasons: &[(&str, u64)]) {
-    let some: Vec<String> = reasons
-        .iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(reason, count)| format!("{reason} {count}"))
-        .collect();
-    if !some.is_empty() {
-        let _ = writeln!(text, "{what}: {}", some.join(", "));
-    }
-}
-
-/// The periods that a CPU's samples stood for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Periods {
-    fired: u64,
-    sum: u64,
-    max: u64,
-}
-
-/// How many whole periods the events have counted in which the program did not run, and the period.
-fn missed(
-    event: EventSpec,
-    rate: Rate,
-    count: EventCount,
-    events: u64,
-    periods: Periods,
-) -> (u64, u64) {
-    let is_clock = event == EventSpec::CPU_CLOCK;
-    // How many events may have ended within a period beside what is left of it by division.
-    let mut unfinished = events.saturating_sub(1);
-    let period = match rate {
-        Rate::Period(period) => period,
-        // A clock's period is fixed.
-        Rate::Frequency(hz) if is_clock => {
-            periods.sum.checked_div(periods.fired).unwrap_or(1_000_000_000 / hz.max(1))
-        }
-        // Elsewhere the kernel moves the period, and only what is beyond the largest was surely
-        // missed. Of an event that never fired, no period is known.
-        Rate::Frequency(_) => {
-            unfinished = events;
-            periods.max
-        }
-    };
-    // What may be counted without a sample being due.
-    let tail = period.saturating_mul(unfinished);
-    // With more events than the PMU has counters, it is counted for a part of the time only.
-    let all = match count.running_ns {
-        0 => count.count,
-        running => {
-            let scaled = u128::from(count.count) * u128::from(count.enabled_ns.max(running));
-            u64::try_from(scaled / u128::from(running)).unwrap_or(u64::MAX)
-        }
-    };
-    let rest = all.saturating_sub(periods.sum).saturating_sub(tail);
-    (rest.checked_div(period).unwrap_or(0), period)
 }
 
 #[cfg(test)]
@@ -406,44 +277,6 @@ mod tests {
 
     fn counted(count: u64) -> EventCount {
         EventCount { count, enabled_ns: count, running_ns: count }
-    }
-
-    #[test]
-    fn whole_periods_without_a_run_are_missed() {
-        let (clock, hz) = (EventSpec::CPU_CLOCK, Rate::Frequency(100));
-        let period = 10_000_000;
-        let missed = |event, rate, count, fired: u64, sum: u64| {
-            let max = sum.checked_div(fired).unwrap_or(0);
-            missed(event, rate, count, 1, Periods { fired, sum, max }).0
-        };
-        assert_eq!(missed(clock, hz, counted(10 * period + 9_999_999), 10, 10 * period), 0);
-        assert_eq!(missed(clock, hz, counted(13 * period), 10, 10 * period), 3);
-        assert_eq!(missed(clock, hz, counted(5 * period), 0, 0), 5);
-        assert_eq!(missed(clock, hz, counted(9 * period), 10, 10 * period), 0);
-        // A CPU that slept counted few cycles and fired never.
-        assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_000_000), 0, 0), 0);
-        assert_eq!(missed(EventSpec::CYCLES, Rate::Period(1000), counted(2500), 0, 0), 2);
-        // The kernel may have lengthened the period since: one is not surely missed.
-        assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_999), 10, 1_000), 8);
-        assert_eq!(missed(EventSpec::CYCLES, hz, counted(1_199), 10, 1_000), 0);
-    }
-
-    #[test]
-    fn what_each_event_left_unfinished_is_not_missed() {
-        let (clock, cycles, hz) = (EventSpec::CPU_CLOCK, EventSpec::CYCLES, Rate::Frequency(100));
-        let missed = |event, rate, count, events, sum, max| {
-            missed(event, rate, counted(count), events, Periods { fired: 10, sum, max }).0
-        };
-        // Three events, of which each counted 5.99 periods and fired five times or less.
-        assert_eq!(missed(clock, Rate::Period(100), 3 * 599, 3, 1_500, 100), 0);
-        assert_eq!(missed(clock, Rate::Period(100), 3 * 599, 3, 1_400, 100), 1);
-        assert_eq!(missed(clock, hz, 1_299, 3, 1_000, 100), 0);
-        assert_eq!(missed(clock, hz, 1_300, 3, 1_000, 100), 1);
-        // Each may have been in the largest of the periods that the kernel has moved.
-        assert_eq!(missed(cycles, hz, 1_899, 3, 1_000, 200), 1);
-        assert_eq!(missed(cycles, hz, 1_799, 3, 1_000, 200), 0);
-        // A CPU that was never online.
-        assert_eq!(missed(clock, hz, 0, 0, 0, 0), 0);
     }
 
     /// The ledger of a second in which the event of each CPU was enabled for so long.

@@ -1,0 +1,94 @@
+//! The ledger for people.
+
+use std::fmt::Write as _;
+
+use super::{Account, CpuAccount, Ledger};
+use crate::perf::cpus::CpuList;
+
+/// More CPUs, a line each, would push what matters off the screen.
+const MANY: usize = 16;
+
+impl Ledger {
+    /// The table for people. With many CPUs only those that lost something, unless `all` is asked
+    /// for.
+    #[must_use]
+    pub fn table(&self, all: bool) -> String {
+        let rate = match (self.frequency, self.period) {
+            (Some(hz), _) => format!("at {hz} Hz"),
+            (_, period) => format!("every {}", period.unwrap_or_default()),
+        };
+        let seconds = self.duration_ns as f64 / 1e9;
+        let mut text = format!(
+            "\n{} {rate} for {seconds:.2} s on {} CPUs\n{:>5} {:>10} {:>10} {:>10} {:>10}\n",
+            self.event,
+            self.per_cpu.len(),
+            "CPU",
+            "expected",
+            "delivered",
+            "filtered",
+            "lost"
+        );
+        let mut row = |name: &str, account: &Account| {
+            let _ = writeln!(
+                text,
+                "{name:>5} {:>10} {:>10} {:>10} {:>10}",
+                account.expected,
+                account.delivered,
+                account.filtered.total(),
+                account.lost.total()
+            );
+        };
+        let shown =
+            |cpu: &&CpuAccount| all || self.per_cpu.len() <= MANY || cpu.account.lost.total() > 0;
+        for cpu in self.per_cpu.iter().filter(shown) {
+            row(&cpu.cpu.to_string(), &cpu.account);
+        }
+        row("total", &self.total);
+        reasons(&mut text, "filtered", &self.total.filtered.reasons());
+        reasons(&mut text, "lost", &self.total.lost.reasons());
+        if self.total.throttled > 0 {
+            let _ = writeln!(
+                text,
+                "throttled {} times by the kernel, to keep the load of sampling low",
+                self.total.throttled
+            );
+        }
+        self.not_sampled(&mut text);
+        if self.without_stack > 0 {
+            let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
+        }
+        text
+    }
+
+    /// A line for each CPU that was offline, or one for many.
+    fn not_sampled(&self, text: &mut String) {
+        let not_sampled = |it: &&CpuAccount| it.account.not_sampled_ns > 0;
+        let absent: Vec<&CpuAccount> = self.per_cpu.iter().filter(not_sampled).collect();
+        let seconds = |it: &CpuAccount| it.account.not_sampled_ns as f64 / 1e9;
+        if absent.len() <= MANY {
+            for it in absent {
+                let (cpu, seconds) = (it.cpu, seconds(it));
+                let _ =
+                    writeln!(text, "CPU {cpu} was offline, and not sampled, for {seconds:.2} s");
+            }
+        } else {
+            let cpus: CpuList = absent.iter().map(|it| it.cpu).collect();
+            let longest = absent.into_iter().map(seconds).fold(0.0, f64::max);
+            let _ = writeln!(
+                text,
+                "CPU {cpus} were offline, and not sampled, for up to {longest:.2} s"
+            );
+        }
+    }
+}
+
+fn reasons(text: &mut String, what: &str, reasons: &[(&str, u64)]) {
+    let some: Vec<String> = reasons
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    if !some.is_empty() {
+        let _ = writeln!(text, "{what}: {}", some.join(", "));
+    }
+}
