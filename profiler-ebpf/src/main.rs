@@ -201,7 +201,9 @@ fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, 
     if result == 0 {
         count(counters, Counter::Written, 1);
         info!(ctx, "sample of tid {}, {} bytes", scratch.header.tid, bytes);
-    } else if unread + bytes + RING_HEADER_BYTES > RING_BYTES.load() {
+    } else if unread + bytes + RING_HEADER_BYTES >= RING_BYTES.load() {
+        // One byte always stays free:
+        // https://github.com/torvalds/linux/blob/v6.12/kernel/bpf/ringbuf.c#L441-L449
         count(counters, Counter::RingFull, 1);
         warn!(ctx, "sample lost: the ring is full, tid {}", scratch.header.tid);
     } else {

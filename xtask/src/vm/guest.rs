@@ -13,9 +13,6 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// A machine that is not done by then hangs.
-const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
-
 /// How a test has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -45,8 +42,9 @@ pub(crate) struct Outcome {
     pub(crate) until_end: Duration,
 }
 
-/// Boots the machine and listens until it is off. What it says is also written to `log`.
-pub(crate) fn run(qemu: &mut Command, log: &Path) -> Result<Outcome> {
+/// Boots the machine and listens until it is off, or the time limit has passed. What it says is also
+/// written to `log`.
+pub(crate) fn run(qemu: &mut Command, log: &Path, limit: Duration) -> Result<Outcome> {
     let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let start = Instant::now();
     let mut child = Running(
@@ -67,7 +65,7 @@ pub(crate) fn run(qemu: &mut Command, log: &Path) -> Result<Outcome> {
     });
     let mut parser = Parser::default();
     loop {
-        match lines.recv_timeout(TIME_LIMIT.saturating_sub(start.elapsed())) {
+        match lines.recv_timeout(limit.saturating_sub(start.elapsed())) {
             Ok(line) => {
                 // The log is for people; without it the machine still runs.
                 let _ = writeln!(log, "{line}");
@@ -78,8 +76,8 @@ pub(crate) fn run(qemu: &mut Command, log: &Path) -> Result<Outcome> {
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                let minutes = TIME_LIMIT.as_secs() / 60;
-                parser.outcome.failure = Some(format!("it hung: ended after {minutes} minutes"));
+                let after = format!("it hung: ended after {} s", limit.as_secs());
+                parser.outcome.failure = Some(after);
                 break;
             }
         }
@@ -187,6 +185,18 @@ mod tests {
         let names: Vec<_> = outcome.tests.iter().map(|(name, it)| (&**name, *it)).collect();
         assert_eq!(names, [("a::b", Verdict::Passed), ("a::c", Verdict::Passed)]);
         assert_eq!((&*outcome.doctor, &outcome.summary["a"]), ("kernel ok\n", &1.into()));
+    }
+
+    #[test]
+    fn a_machine_that_hangs_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut hanging = Command::new("sh");
+        hanging.args(["-c", "echo '@@ booted'; echo 'test a ... '; exec sleep 1000"]);
+        let log = dir.path().join("log");
+        let outcome = run(&mut hanging, &log, Duration::from_millis(300)).unwrap();
+        assert!(outcome.failure.unwrap().contains("hung"));
+        assert_eq!(outcome.tests, [("a".to_owned(), Verdict::Unfinished)]);
+        assert!(std::fs::read_to_string(log).unwrap().contains("booted"));
     }
 
     #[test]

@@ -9,12 +9,16 @@ mod report;
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 
 use self::{kernel::Kernel, machine::Machine, report::Report};
 use crate::{apt, arch::Arch, archive::Archive, command, workspace};
+
+/// A machine that is not done by then hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// What to run where.
 #[derive(clap::Args, Debug, Default)]
@@ -83,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let mut qemu = machine.qemu(&kernel.image, &initramfs);
         let log = dir.join(format!("{machine}.log"));
         eprintln!("{machine}: Linux {} …", kernel.release);
-        let outcome = guest::run(&mut qemu, &log)?;
+        let outcome = guest::run(&mut qemu, &log, TIME_LIMIT)?;
         report.add(machine, kernel.release, outcome, &qemu, &log);
         report.print_last(options.filter.is_none(), options.bless)?;
     }
