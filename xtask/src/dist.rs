@@ -27,9 +27,9 @@ pub(crate) fn build(cross: &Cross) -> Result<PathBuf> {
     let arch = cross.arch;
     ebpf::build(arch)?;
     let mut cargo = cross.cargo();
-    cargo.args(["build", "--quiet", "--profile", "dist", "--package", "profiler"]);
+    cargo.args(["build", "--quiet", "--profile", "static", "--package", "profiler"]);
     command::run(cargo.args(["--target", &arch.target()]))?;
-    let built = workspace::target().join(arch.target()).join("dist/profiler");
+    let built = workspace::target().join(arch.target()).join("static/profiler");
     assert_static(&built)?;
     let dist = workspace::target().join("dist");
     fs::create_dir_all(&dist).with_context(|| format!("cannot make {}", dist.display()))?;

@@ -61,7 +61,7 @@ pub(crate) fn build(archive: &mut Archive, arch: Arch, filter: Option<&str>) -> 
 fn kernel_tests(cross: &Cross) -> Result<PathBuf> {
     let mut cargo = cross.cargo();
     cargo
-        .args(["test", "--no-run", "--quiet", "--profile", "dist", "--package", "profiler"])
+        .args(["test", "--no-run", "--quiet", "--profile", "static", "--package", "profiler"])
         .args(["--test", "kernel", "--message-format", "json", "--target", &cross.arch.target()]);
     let output = cargo.stderr(std::process::Stdio::inherit()).output()?;
     let messages = String::from_utf8_lossy(&output.stdout);

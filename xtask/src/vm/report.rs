@@ -99,25 +99,35 @@ impl Report {
                 });
             }
         }
-        let names: Vec<String> = self.machines.iter().map(|it| it.machine.to_string()).collect();
         let width = rows.keys().map(|test| test.len()).max().unwrap_or(0);
-        let mut text = format!("{:width$}  {}\n", "", names.join("  "));
-        for (test, cells) in &rows {
-            let _ = write!(text, "{test:width$}");
-            for (column, name) in names.iter().enumerate() {
+        let headings: Vec<String> = self.machines.iter().map(|it| it.machine.heading()).collect();
+        let row = |name: &str, cells: &[&str]| {
+            let mut line = format!("{name:width$}");
+            for (column, heading) in headings.iter().enumerate() {
                 let cell = cells.get(column).copied().unwrap_or("-");
-                let _ = write!(text, "  {cell:<0$}", name.len());
+                let _ = write!(line, "  {cell:<0$}", heading.len().max("FAILED".len()));
             }
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-        }
-        let _ = write!(text, "{:width$}", "all");
-        for (entry, name) in self.machines.iter().zip(&names) {
-            let cell = if entry.outcome.failure.is_none() { "ok" } else { "FAILED" };
-            let _ = write!(text, "  {cell:<0$}", name.len());
-        }
-        text.truncate(text.trim_end().len());
-        text
+            line.trim_end().to_owned()
+        };
+        let mut before = None;
+        let archs = self.machines.iter().map(|entry| {
+            let arch = Some(entry.machine.arch);
+            // Once is enough.
+            if std::mem::replace(&mut before, arch) == arch {
+                ""
+            } else {
+                entry.machine.arch.name()
+            }
+        });
+        let mut lines = vec![row("", &archs.collect::<Vec<_>>())];
+        lines.push(row("", &headings.iter().map(String::as_str).collect::<Vec<_>>()));
+        lines.extend(rows.iter().map(|(test, cells)| row(test, cells)));
+        let all = self.machines.iter().map(|entry| match entry.outcome.failure {
+            None => "ok",
+            Some(_) => "FAILED",
+        });
+        lines.push(row("all", &all.collect::<Vec<_>>()));
+        lines.join("\n")
     }
 
     /// Writes the tables into docs/kernels.md, between the lines that mark their place.
@@ -154,7 +164,7 @@ impl Report {
             }
             found.push(column);
         }
-        let mut text = self.heading("");
+        let mut text = self.heading();
         for name in names.iter().filter(|name| !["kernel", "architecture"].contains(&&***name)) {
             let cell = |column: &BTreeMap<String, String>| {
                 column.get(name).map_or("–", String::as_str).to_owned()
@@ -167,7 +177,7 @@ impl Report {
 
     /// What was measured on each machine.
     fn figures(&self) -> String {
-        let mut text = self.heading("");
+        let mut text = self.heading();
         let mut row = |name: &str, cell: &dyn Fn(&Entry) -> String| {
             let cells: Vec<String> = self.machines.iter().map(cell).collect();
             let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
@@ -191,10 +201,10 @@ impl Report {
         text
     }
 
-    fn heading(&self, first: &str) -> String {
+    fn heading(&self) -> String {
         let name = |entry: &Entry| format!("{} {}", entry.machine.arch, entry.machine.heading());
         let names: Vec<String> = self.machines.iter().map(name).collect();
-        format!("| {first} | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()))
+        format!("| | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()))
     }
 }
 
