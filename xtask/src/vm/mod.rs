@@ -67,18 +67,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for &arch in archs {
         find_qemu(arch)?;
         let mut archive = Archive::new(arch);
-        let initramfs = image::build(&mut archive, arch, options.filter.as_deref())?;
+        let mut found = Vec::new();
         for machine in Machine::matrix(&[arch], &series) {
             match kernel::find(&machine.series, &mut archive, arch) {
-                Ok(kernel) => {
-                    let initramfs = initramfs.clone();
-                    bootable.push(Bootable { machine, kernel, initramfs });
-                }
+                Ok(kernel) => found.push((machine, kernel)),
                 Err(error) => {
                     eprintln!("xtask: {machine} is skipped: {error:#}");
                     missing.push(machine.to_string());
                 }
             }
+        }
+        if !found.is_empty() {
+            let initramfs = image::build(&mut archive, arch, options.filter.as_deref())?;
+            let with_image = found.into_iter().map(|(machine, kernel)| Bootable {
+                machine,
+                kernel,
+                initramfs: initramfs.clone(),
+            });
+            bootable.extend(with_image);
         }
     }
 
@@ -91,7 +97,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         report.add(machine, kernel.release, outcome, &qemu, &log);
         report.print_last(options.filter.is_none(), options.bless)?;
     }
-    println!("\n{}", report.table());
+    if !report.is_empty() {
+        println!("\n{}", report.table());
+    }
     if options.bless {
         report.write_docs()?;
     }

@@ -81,6 +81,10 @@ impl Report {
         Ok(())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.machines.is_empty()
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.machines.iter().any(|entry| entry.outcome.failure.is_some())
     }
