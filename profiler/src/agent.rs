@@ -27,7 +27,12 @@ use crate::{
     kernel,
     ledger::{KernelSide, Ledger, PerCpuCount},
     output::Sink,
-    perf::set::EventSet,
+    perf::{
+        set::EventSet,
+        sideband::{self, Sideband},
+        wakeup::Wakeup,
+    },
+    process::{table::Event, tracker::Tracker},
     queue::{self, Sender},
     ring::SampleRing,
     shutdown::{self, Signals},
@@ -50,7 +55,9 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
     let Program { program, samples, counters, log, ebpf } = Program::load(config)?;
     let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
-    for notice in config.notices.iter().chain(&set.notices) {
+    // After the others, whose rings must have their page of what the kernel allows to lock.
+    let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
+    for notice in config.notices.iter().chain(&set.notices).chain(&sideband.notices) {
         stderr::say(notice);
     }
     set.attach(program.as_fd())?;
@@ -61,12 +68,37 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let (delivered, behind) = (Arc::new(PerCpuCount::new(cpus)), Arc::new(PerCpuCount::new(cpus)));
     let (sender, receiver) = queue::channel(Arc::clone(&behind));
     let (own_delivered, own_behind) = (Arc::clone(&delivered), Arc::clone(&behind));
-    let Worker { ready, mut ended } =
-        worker::spawn(config, set.event.name, sink, receiver, own_delivered, own_behind)?;
+    let tracker = Tracker::new(config.metadata);
+    let Worker { ready, mut ended } = worker::spawn(
+        config,
+        set.event.name,
+        sink,
+        tracker.clone(),
+        receiver,
+        own_delivered,
+        own_behind,
+    )?;
 
     let ring = SampleRing::register(samples)
         .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
-    let mut sampling = Sampling { config, set, program, ring, counters, log, sender };
+    let sideband_filled = sideband.wakeup()?;
+    // The sideband is on, so whatever is not there yet will be told.
+    let found = tracker.find_all();
+    let untold = u64::from(!sender.tell(found));
+    let mut sampling = Sampling {
+        config,
+        set,
+        program,
+        ring,
+        sideband,
+        sideband_filled,
+        tracker,
+        happened: Vec::new(),
+        untold,
+        counters,
+        log,
+        sender,
+    };
     // If the thread has ended, `ended` tells.
     let _ = ready.await;
     let started = Instant::now();
@@ -102,6 +134,13 @@ struct Sampling<'a> {
     set: EventSet,
     program: ProgramFd,
     ring: SampleRing,
+    sideband: Sideband,
+    sideband_filled: Wakeup,
+    tracker: Tracker,
+    /// What was read and is not told yet.
+    happened: Vec<Event>,
+    /// Records that the symbolizing thread was too far behind to be told of.
+    untold: u64,
     counters: PerCpuArray<MapData, CountersPod>,
     log: Option<EbpfLogger<&'static dyn log::Log>>,
     sender: Sender,
@@ -128,9 +167,18 @@ impl Sampling<'_> {
                 _ = hotplug.tick() => {
                     let changes = self.set.look(self.program.as_fd());
                     changes.notices().for_each(|notice| stderr::say(&notice));
+                    let changes = self.sideband.look();
+                    for (cpu, why) in &changes.refused {
+                        stderr::say(&format!("names may be missing: CPU {cpu}: {why}"));
+                    }
+                    // Nothing was told of what happened there before.
+                    if !(changes.came.is_empty() && changes.revived.is_empty()) {
+                        self.happened.extend(self.tracker.find_all());
+                    }
                 }
                 // Should epoll fail, the timer still reads.
                 Ok(()) = self.ring.woken() => {}
+                Ok(()) = self.sideband_filled.woken() => {}
                 _ = tick.tick() => {}
             }
             self.read();
@@ -140,19 +188,43 @@ impl Sampling<'_> {
     /// Sends on what is in the ring, once around at most: under full load it never gets empty.
     fn read(&mut self) {
         let rounds = self.config.ring_bytes as usize / BATCH_BYTES + 1;
+        let mut batches = Vec::new();
         for _ in 0..rounds {
             let mut samples = self.sender.buffer();
             let more = self.ring.read_into(&mut samples, BATCH_BYTES);
             if !samples.is_empty() {
-                self.sender.offer(samples);
+                batches.push(samples);
             }
             if !more {
                 break;
             }
         }
+        // Read behind the samples, so that whatever these need is there, and sent before them.
+        self.read_sideband();
+        for samples in batches {
+            self.sender.offer(samples);
+        }
         self.set.take_throttles();
         if let Some(log) = &mut self.log {
             log.flush();
+        }
+    }
+
+    /// Reads what has happened to processes, and tells it in the order of time. What happens while
+    /// the rings of the CPUs are read one after another may come from one and not yet from another,
+    /// so it is kept for the next time: the samples read so far are from before.
+    fn read_sideband(&mut self) {
+        let now_ns = kernel::monotonic_ns();
+        let mut records = Vec::new();
+        self.sideband.read(&mut records);
+        // At once: this opens the files.
+        self.happened.extend(records.into_iter().filter_map(|it| self.tracker.event(it)));
+        self.happened.sort_by_key(|event| event.time_ns);
+        let behind = self.happened.partition_point(|event| event.time_ns < now_ns);
+        let events: Vec<Event> = self.happened.drain(..behind).collect();
+        let count = events.len() as u64;
+        if count > 0 && !self.sender.tell(events) {
+            self.untold += count;
         }
     }
 
@@ -168,7 +240,9 @@ impl Sampling<'_> {
         });
         let (events, unread) = self.set.account();
         let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
-        let kernel = KernelSide { event, rate, duration, keep_idle, events, counters };
+        let sideband_lost = self.sideband.lost() + self.untold;
+        let kernel =
+            KernelSide { event, rate, duration, keep_idle, events, counters, sideband_lost };
         (kernel, self.sender, failed.or(unread))
     }
 }

@@ -109,6 +109,21 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = 100_000,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_stacks: u32,
+    /// Download the debug files of stripped programs from the servers in DEBUGINFOD_URLS.
+    #[arg(long)]
+    pub debuginfod: bool,
+    /// Say with each sample who its process is: command line, parent, cgroup, container, pod and
+    /// systemd unit. Needs JSON.
+    #[arg(long)]
+    pub metadata: bool,
+    /// How many processes are remembered, with what they have mapped; beyond, those that have ended
+    /// or were not sampled for longest are forgotten.
+    #[arg(long, value_name = "N", default_value_t = 32_768,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_processes: u32,
+    /// How much memory the symbols and debug info of files may take, as in 256M.
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = units::parse_bytes)]
+    pub symbol_cache: u64,
     /// End with exit code 3 if any sample was lost.
     #[arg(long)]
     pub strict: bool,

@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Result},
     kernel,
     perf::{attr::Rate, cpus::CpuList, event::EventSpec},
+    symbolize::debuginfod,
 };
 
 const DEFAULT_HZ: u64 = 99;
@@ -75,6 +76,14 @@ pub struct Config {
     pub output: Option<PathBuf>,
     /// Distinct stacks that an aggregation keeps.
     pub max_stacks: usize,
+    /// Whom to ask for debug files; nobody if `None`.
+    pub debuginfod: Option<debuginfod::Settings>,
+    /// Say of each sample's process who it is.
+    pub metadata: bool,
+    /// Processes that are remembered.
+    pub max_processes: usize,
+    /// Bytes of symbols and debug info that are kept in memory.
+    pub symbol_cache_bytes: usize,
     /// End with an error if a sample was lost.
     pub strict: bool,
     /// How much the eBPF program logs: 0 nothing, 2 losses, 3 each sample.
@@ -93,6 +102,10 @@ impl Config {
             kernel::sysctl_number("kernel.perf_event_max_sample_rate"),
             &mut notices,
         );
+        if args.metadata && (args.format != Format::Json || args.top.is_some()) {
+            let why = "only JSON has a place for it: add -f json";
+            return Err(Error::Usage(format!("--metadata: {why}")));
+        }
         let online = kernel::cpus("online")?;
         let cpus_named = args.cpus.is_some();
         let cpus = args.cpus.unwrap_or_else(|| online.clone());
@@ -142,6 +155,10 @@ impl Config {
             },
             output: args.output,
             max_stacks: args.max_stacks as usize,
+            debuginfod: args.debuginfod.then(debuginfod::Settings::from_env).transpose()?,
+            metadata: args.metadata,
+            max_processes: args.max_processes as usize,
+            symbol_cache_bytes: usize::try_from(args.symbol_cache).unwrap_or(usize::MAX),
             strict: args.strict,
             bpf_log_level: match (args.bpf_log, verbose) {
                 (false, _) => 0,

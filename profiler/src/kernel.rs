@@ -62,6 +62,15 @@ pub(crate) fn in_initial_pid_namespace() -> bool {
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 
+/// CLOCK_MONOTONIC, which samples and records have, in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` outlives the call, which can't fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let (seconds, ns) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    seconds.unwrap_or(0) * 1_000_000_000 + ns.unwrap_or(0)
+}
+
 /// `uname -r`.
 pub(crate) fn release() -> String {
     sysctl("kernel.osrelease").unwrap_or_else(|_| "unknown".into())

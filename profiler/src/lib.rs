@@ -5,28 +5,35 @@
 //! ```text
 //! cli → config → doctor → perf (open) → bpf (load) ─┐
 //!                                                   │ kernel
-//!   ring → queue → sample → process → symbolize → output
+//!   ring (samples) ──────────────┐                  │
+//!                                ├→ queue → sample → process::table → symbolize → output
+//!   perf::sideband → process::tracker
 //!                            ledger counts at every arrow
 //! ```
 //!
 //! [`cli`] is what was typed and [`config`] what it means. [`doctor`] says what the machine can do.
 //! [`perf`] opens one sampling event a CPU, and [`bpf`] loads the program that runs when one fires
-//! and writes a record to the [`ring`]. Through the bounded [`queue`] records go to a thread that
-//! decodes them ([`mod@sample`]), finds the mappings of the process ([`process`]), names each address
-//! ([`symbolize`]) and writes ([`output`]). The [`ledger`] accounts for every sample, [`shutdown`]
-//! says when to end, and [`agent`] is the one file that knows all of them.
+//! and writes a record to the [`ring`]. The [sideband](perf::sideband) tells what happens to processes,
+//! and the [tracker](process::tracker) opens the files that they map. Through the bounded [`queue`] both
+//! go to a thread that decodes the samples ([`mod@sample`]), finds what the process had mapped at that
+//! time ([`process`]), names each address ([`symbolize`]) and writes ([`output`]). The [`ledger`] accounts
+//! for every sample, [`shutdown`] says when to end, and [`agent`] is the one file that knows all of them.
 //!
 //! A stage uses only what stands to its left, and [`config`], [`error`], [`ledger`] and
 //! `profiler-common`. `docs/architecture.md` has the invariants.
 
 pub mod agent;
 pub mod bpf;
+pub mod build_id;
 pub mod cli;
 pub mod config;
 pub mod doctor;
+mod elf;
 pub mod error;
+pub mod heap;
 mod kernel;
 pub mod ledger;
+mod nss;
 pub mod output;
 pub mod perf;
 pub mod process;

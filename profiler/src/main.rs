@@ -12,9 +12,14 @@ use profiler::{
     config::Config,
     doctor,
     error::{Error, Result},
+    heap,
     output::Sink,
     stderr,
 };
+
+/// The symbol cache is bounded by what it takes of the heap.
+#[global_allocator]
+static HEAP: heap::Counting = heap::Counting;
 
 fn main() -> ExitCode {
     let result = match Cli::try_parse() {

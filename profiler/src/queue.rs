@@ -12,16 +12,21 @@ use tokio::sync::mpsc;
 
 use crate::{
     ledger::{KernelSide, PerCpuCount},
+    process::table::Event,
     sample,
 };
 
 /// Bytes that may wait. At 99 Hz on 64 CPUs this is more than four seconds.
 const LIMIT_BYTES: usize = 8 << 20;
+/// What of these bytes the events of processes may take.
+const EVENT_SHARE: usize = 2;
 /// Buffers kept for use again.
 const SPARE_BUFFERS: usize = 4;
 
 /// What the reader sends.
 pub enum Message {
+    /// What happened to processes, before the samples that follow were taken or while they were.
+    Processes(Vec<Event>),
     /// Samples, one behind the other.
     Samples(Vec<u8>),
     /// No more samples will come: here is what the kernel counted.
@@ -43,6 +48,7 @@ pub struct Receiver {
 
 struct Shared {
     waiting_bytes: AtomicUsize,
+    waiting_event_bytes: AtomicUsize,
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -51,8 +57,11 @@ pub fn channel(behind: Arc<PerCpuCount>) -> (Sender, Receiver) {
     // The limit is in bytes, since a batch of a quiet machine is a hundred times smaller than one of
     // a busy machine.
     let (sender, receiver) = mpsc::unbounded_channel();
-    let shared =
-        Arc::new(Shared { waiting_bytes: AtomicUsize::new(0), spare: Mutex::new(Vec::new()) });
+    let shared = Arc::new(Shared {
+        waiting_bytes: AtomicUsize::new(0),
+        waiting_event_bytes: AtomicUsize::new(0),
+        spare: Mutex::new(Vec::new()),
+    });
     (
         Sender { messages: sender, shared: Arc::clone(&shared), behind },
         Receiver { messages: receiver, shared },
@@ -83,6 +92,19 @@ impl Sender {
         let _ = self.messages.send(Message::Samples(samples));
     }
 
+    /// Sends what happened to processes; `false` if it was dropped, since too much is waiting.
+    #[must_use]
+    pub fn tell(&self, events: Vec<Event>) -> bool {
+        let bytes = size_of_events(&events);
+        let waiting = self.shared.waiting_event_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if waiting > 0 && waiting + bytes > LIMIT_BYTES / EVENT_SHARE {
+            self.shared.waiting_event_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        let _ = self.messages.send(Message::Processes(events));
+        true
+    }
+
     /// Sends the last message.
     pub fn finish(self, kernel: Arc<KernelSide>) {
         let _ = self.messages.send(Message::Finish(kernel));
@@ -92,7 +114,11 @@ impl Sender {
 impl Receiver {
     /// Waits for the next message; `None` when the sender is gone.
     pub fn receive(&mut self) -> Option<Message> {
-        self.messages.blocking_recv()
+        let message = self.messages.blocking_recv()?;
+        if let Message::Processes(events) = &message {
+            self.shared.waiting_event_bytes.fetch_sub(size_of_events(events), Ordering::Relaxed);
+        }
+        Some(message)
     }
 
     /// Gives a buffer back after its samples have been dealt with.
@@ -105,4 +131,9 @@ impl Receiver {
             spare.push(samples);
         }
     }
+}
+
+/// Without what they share.
+fn size_of_events(events: &[Event]) -> usize {
+    size_of_val(events)
 }

@@ -43,6 +43,11 @@ fn compile(cross: &Cross, source: &Path, program: &Path) -> Result<()> {
         compiler = cross.cc();
         // Optimized, gcc leaves the frame pointer out of a leaf on x86-64 whatever it is told.
         compiler.args(["-O0", "-g", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]);
+        let text = fs::read_to_string(source)
+            .with_context(|| format!("cannot read {}", source.display()))?;
+        // What one needs beyond that, or in its place, stands in its first line.
+        let own = text.lines().next().and_then(|line| line.strip_prefix("// cc: "));
+        compiler.args(own.into_iter().flat_map(str::split_whitespace));
     }
     command::run(compiler.arg("-o").arg(program).arg(source))
 }

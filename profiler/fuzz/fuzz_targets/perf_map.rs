@@ -4,7 +4,8 @@
 use profiler::symbolize::perf_map::PerfMap;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let map = PerfMap::parse(bytes.to_vec());
+    let mut map = PerfMap::default();
+    assert!(map.take(bytes) <= bytes.len());
     for address in [0, 0x1000, u64::MAX] {
         if let Some((start, name)) = map.find(address) {
             assert!(start <= address && !name.is_empty());

@@ -65,6 +65,8 @@ pub struct KernelSide {
     pub events: Vec<CpuEvent>,
     /// What the eBPF program counted.
     pub counters: PerCpuCounters,
+    /// Records of mappings that did not fit into their rings.
+    pub sideband_lost: u64,
 }
 
 /// What one CPU's events have done: one, unless the CPU was offline.
@@ -205,6 +207,8 @@ pub struct Ledger {
     pub per_cpu: Vec<CpuAccount>,
     /// Samples delivered without any stack, since the kernel could not walk it.
     pub without_stack: u64,
+    /// Records of mappings that the kernel could not write, since their ring was full.
+    pub sideband_lost: u64,
     /// For how long the events were enabled.
     pub duration_ns: u64,
     /// The event's name.
@@ -219,7 +223,8 @@ impl Ledger {
     /// Settles the account of a run that has ended.
     #[must_use]
     pub fn settle(kernel: &KernelSide, delivered: &PerCpuCount, behind: &PerCpuCount) -> Self {
-        let KernelSide { event, rate, duration, keep_idle, events, counters } = kernel;
+        let KernelSide { event, rate, duration, keep_idle, events, counters, sideband_lost } =
+            kernel;
         let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         // The clock of the events and ours drift apart, in a long run by more than a CPU may have
         // been away, so the whole is taken from one that was always there.
@@ -267,7 +272,16 @@ impl Ledger {
             Rate::Frequency(hz) => (Some(hz), None),
             Rate::Period(period) => (None, Some(period)),
         };
-        Self { total, per_cpu, without_stack, duration_ns, event: event.name, frequency, period }
+        Self {
+            total,
+            per_cpu,
+            without_stack,
+            sideband_lost: *sideband_lost,
+            duration_ns,
+            event: event.name,
+            frequency,
+            period,
+        }
     }
 }
 
@@ -293,6 +307,7 @@ mod tests {
             keep_idle: false,
             events: events.collect(),
             counters: PerCpuCounters::default(),
+            sideband_lost: 0,
         };
         Ledger::settle(&kernel, &PerCpuCount::new(0), &PerCpuCount::new(0))
     }
@@ -344,6 +359,7 @@ mod tests {
                 idle: Duration::from_nanos(300),
             }],
             counters: PerCpuCounters::from(vec![counters]),
+            sideband_lost: 3,
         };
         let ledger = Ledger::settle(&kernel, &delivered, &behind);
         let Account { expected, fired, delivered, filtered, lost, .. } = ledger.total;
@@ -353,6 +369,10 @@ mod tests {
             Lost { missed: 1, ring_full: 1, agent_behind: 1, undelivered: 2, ..Lost::default() };
         assert_eq!(lost, expected_loss);
         assert_eq!(expected, delivered + filtered.total() + lost.total());
-        assert!(ledger.table(false).contains("ring full 1"), "{}", ledger.table(false));
+        let table = ledger.table(false);
+        assert!(table.contains("ring full 1"), "{table}");
+        // No sample is lost by it.
+        let line = "\n3 records of mappings were lost: names may be missing\n";
+        assert!(table.contains(line) && ledger.sideband_lost == 3, "{table}");
     }
 }

@@ -57,6 +57,13 @@ impl Ledger {
         if self.without_stack > 0 {
             let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
         }
+        if self.sideband_lost > 0 {
+            let _ = writeln!(
+                text,
+                "{} records of mappings were lost: names may be missing",
+                self.sideband_lost
+            );
+        }
         text
     }
 

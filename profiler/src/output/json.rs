@@ -7,6 +7,7 @@ use super::{NamedSample, Output, Sink};
 use crate::{
     error::{Error, Result},
     ledger::Ledger,
+    process::metadata::Metadata,
     sample::comm_text,
     symbolize::frame::Stack,
 };
@@ -49,6 +50,8 @@ struct Sample<'a> {
     kernel: Half<'a>,
     user: Half<'a>,
     user_end: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<&'a Metadata>,
 }
 
 /// The frames of half a stack; as text they are made once.
@@ -72,9 +75,11 @@ struct Frame<'a> {
     symbol: Option<&'a str>,
     offset: u64,
     module: Option<&'a str>,
+    build_id: Option<String>,
     file: Option<&'a str>,
     line: Option<u32>,
     inlined: bool,
+    origin: String,
 }
 
 fn frame(address: u64, frame: &crate::symbolize::frame::Frame) -> Frame<'_> {
@@ -84,9 +89,11 @@ fn frame(address: u64, frame: &crate::symbolize::frame::Frame) -> Frame<'_> {
         symbol: frame.symbol.as_deref(),
         offset: frame.offset,
         module: frame.module.as_deref(),
+        build_id: frame.build_id.map(|id| id.to_string()),
         file: source.map(|(file, _)| &**file),
         line: source.and_then(|(_, line)| *line),
         inlined: frame.inlined,
+        origin: frame.origin.to_string(),
     }
 }
 
@@ -105,6 +112,7 @@ impl Output for Json {
             kernel: Half(&sample.kernel),
             user: Half(&sample.user),
             user_end: sample.user_end(),
+            process: sample.metadata.as_deref(),
         })
     }
 
@@ -115,5 +123,66 @@ impl Output for Json {
     fn finish(&mut self, ledger: &Ledger) -> Result<()> {
         self.line(&Summary { summary: ledger })?;
         self.sink.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        process::{cgroup::Container, space::SpaceId},
+        sample::{Addresses, RawSample},
+    };
+    use profiler_common::sample::UserEnd;
+    use serde_json::{Value, json};
+    use std::rc::Rc;
+
+    fn written(process: Option<&Metadata>) -> Value {
+        let raw = RawSample {
+            time_ns: 1,
+            cgroup_id: 2,
+            period: 3,
+            tgid: 4,
+            tid: 5,
+            cpu: 6,
+            comm: *b"a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            user_end: UserEnd::NotCaptured,
+            kernel: Addresses::default(),
+            user: Addresses::default(),
+        };
+        let (kernel, user) = (Rc::default(), Rc::default());
+        let metadata = process.cloned().map(Rc::new);
+        let sample = NamedSample { raw: &raw, space: SpaceId::KERNEL, kernel, user, metadata };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut json = Json::new(Sink::open(Some(file.path())).unwrap(), "cycles");
+        json.sample(&sample).unwrap();
+        json.flush().unwrap();
+        serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_sample_has_its_process_if_asked_for() {
+        assert_eq!(written(None).get("process"), None);
+        let known = Metadata {
+            command_line: Some("a b".into()),
+            parent: Some(7),
+            cgroup: Some("/docker/1".into()),
+            container: Some(Container { id: "1".into(), runtime: Some("docker") }),
+            pod: None,
+            unit: Some("a.service".into()),
+        };
+        assert_eq!(
+            written(Some(&known))["process"],
+            json!({
+                "command_line": "a b",
+                "parent": 7,
+                "cgroup": "/docker/1",
+                "container": { "id": "1", "runtime": "docker" },
+                "pod": null,
+                "unit": "a.service",
+            })
+        );
+        let nothing = &written(Some(&Metadata::default()))["process"];
+        assert_eq!((&nothing["command_line"], &nothing["container"]), (&Value::Null, &Value::Null));
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     config::{Config, Report},
     error::{Error, Result},
     ledger::Ledger,
-    process::table::SpaceId,
+    process::{metadata::Metadata, space::SpaceId},
     sample::RawSample,
     symbolize::frame::Stack,
 };
@@ -36,6 +36,8 @@ pub struct NamedSample<'a> {
     pub kernel: Rc<Stack>,
     /// The user half; empty if there is none.
     pub user: Rc<Stack>,
+    /// Who the process is, if that was asked for.
+    pub metadata: Option<Rc<Metadata>>,
 }
 
 impl NamedSample<'_> {

@@ -34,7 +34,7 @@ impl Profile {
     }
 
     pub(super) fn add(&mut self, sample: &NamedSample<'_>) {
-        let NamedSample { raw, space, kernel, user } = sample;
+        let NamedSample { raw, space, kernel, user, .. } = sample;
         self.key.clear();
         self.key.extend(raw.comm);
         self.key.extend(space.to_bytes());

@@ -91,9 +91,12 @@ fn render(stack: &Stack) -> String {
                     let _ = write!(text, "{symbol}+{:#x}", frame.offset);
                 }
                 (None, Some(module)) => {
-                    let _ = write!(text, "[unknown] [{module}+{:#x}]", frame.offset);
+                    let (offset, why) = (frame.offset, frame.origin);
+                    let _ = write!(text, "[unknown] [{module}+{offset:#x}] ({why})");
                 }
-                (None, None) => text.push_str("[unknown]"),
+                (None, None) => {
+                    let _ = write!(text, "[unknown] ({})", frame.origin);
+                }
             }
             if let Some((file, line)) = &frame.source {
                 let _ = write!(text, " {file}:{}", line.unwrap_or_default());

@@ -14,19 +14,9 @@ pub enum Rate {
 }
 
 /// The attributes of a sampling event, opened disabled.
-///
-/// Layout and meaning: `perf_event_open(2)` and
-/// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>.
 #[must_use]
 pub fn sampling(event: EventSpec, rate: Rate, exclude_guest: bool) -> sys::perf_event_attr {
-    let mut attr = sys::perf_event_attr::default();
-    attr.size = u32::try_from(size_of_val(&attr)).unwrap_or(u32::MAX);
-    attr.type_ = event.kind;
-    attr.config = event.config;
-    // Count, enabled and running time are what the ledger compares the samples with.
-    attr.read_format =
-        u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
-    attr.clockid = libc::CLOCK_MONOTONIC;
+    let mut attr = counting(event);
     match rate {
         Rate::Frequency(hz) => {
             attr.set_freq(1);
@@ -35,12 +25,46 @@ pub fn sampling(event: EventSpec, rate: Rate, exclude_guest: bool) -> sys::perf_
         Rate::Period(period) => attr.__bindgen_anon_1.sample_period = period,
     }
     attr.set_disabled(1);
-    attr.set_use_clockid(1);
     attr.set_exclude_guest(u64::from(exclude_guest));
     // The event's own ring carries throttle records only, which are collected by a timer: no
     // wake-up is worth its cost.
-    attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
+    attr
+}
+
+/// The attributes of an event that counts nothing, and has the kernel write records of what the tasks
+/// on its CPU do: map code, exec, fork and exit. `build_ids` needs Linux 5.12.
+#[must_use]
+pub fn sideband(build_ids: bool) -> sys::perf_event_attr {
+    let mut attr = counting(EventSpec::DUMMY);
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_build_id(u64::from(build_ids));
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    attr.set_task(1);
+    attr.set_ksymbol(1);
+    attr.set_sample_id_all(1);
+    attr.sample_type = u64::from(sys::PERF_SAMPLE_TIME);
+    // The watermark stays zero, which is half of the ring, however large that comes to be:
+    // https://github.com/torvalds/linux/blob/v6.12/kernel/events/ring_buffer.c, `ring_buffer_init`.
+    attr
+}
+
+/// What all events have in common: layout and meaning are those of `perf_event_open(2)` and
+/// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>.
+fn counting(event: EventSpec) -> sys::perf_event_attr {
+    let mut attr = sys::perf_event_attr::default();
+    attr.size = u32::try_from(size_of_val(&attr)).unwrap_or(u32::MAX);
+    attr.type_ = event.kind;
+    attr.config = event.config;
+    // Count, enabled and running time are what the ledger compares the samples with, and tell a dead
+    // event from others.
+    attr.read_format =
+        u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
+    attr.clockid = libc::CLOCK_MONOTONIC;
+    attr.set_use_clockid(1);
+    attr.set_watermark(1);
     attr
 }
 

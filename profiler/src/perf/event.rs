@@ -21,6 +21,9 @@ impl EventSpec {
     /// A timer of the kernel: what there is on machines without a PMU.
     pub const CPU_CLOCK: Self = software("cpu-clock", sys::PERF_COUNT_SW_CPU_CLOCK);
 
+    /// Counts nothing; carries records only.
+    pub(crate) const DUMMY: Self = software("dummy", sys::PERF_COUNT_SW_DUMMY);
+
     /// Whether the kernel alone can count it, on every machine.
     #[must_use]
     pub fn is_software(&self) -> bool {

@@ -1,10 +1,15 @@
-//! Perf events: which one, on which CPUs, and opening it.
+//! Perf events: which one, on which CPUs, opening it, and what the kernel writes into its ring.
 
 pub mod attr;
 pub mod cpus;
 pub mod event;
 pub mod hotplug;
+mod mmap_ring;
 pub mod open;
-pub mod records;
+mod per_cpu;
+pub mod record;
 mod sampled_cpu;
 pub mod set;
+pub mod sideband;
+mod slot;
+pub mod wakeup;

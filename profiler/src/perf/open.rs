@@ -3,21 +3,20 @@
 use std::{
     io,
     ops::AddAssign,
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
 };
 
 use perf_event_open_sys as sys;
 
-use super::records::RecordRing;
+use super::{mmap_ring::MmapRing, record};
 use crate::error::{Error, Result};
 
-/// An open sampling event of one CPU: disabled until [`enable`](Self::enable) is called, and closed,
-/// with the program detached from it, when dropped.
+/// An open event of one CPU with its ring: closed, with the program detached from it, when dropped.
 #[derive(Debug)]
-pub struct SamplingEvent {
+pub struct OpenEvent {
     cpu: u32,
     // Unmapped before the file is closed.
-    records: RecordRing,
+    ring: MmapRing,
     fd: OwnedFd,
 }
 
@@ -53,20 +52,13 @@ pub(crate) fn open(attr: &mut sys::bindings::perf_event_attr, cpu: u32) -> io::R
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-impl SamplingEvent {
-    /// Takes an event that [`open`] has opened on this CPU.
-    pub(crate) fn new(fd: OwnedFd, cpu: u32) -> Result<Self> {
-        let records = RecordRing::map(fd.as_fd()).map_err(|error| {
-            Error::system_with(
-                format!("cannot map the record ring of the event on CPU {cpu}"),
-                error,
-                "each event maps 8 KiB: raise kernel.perf_event_mlock_kb, or add CAP_IPC_LOCK",
-            )
-        })?;
-        Ok(Self { cpu, records, fd })
+impl OpenEvent {
+    /// Takes an event that [`open`] has opened on this CPU, with the ring that was mapped for it.
+    pub(crate) fn new(cpu: u32, fd: OwnedFd, ring: MmapRing) -> Self {
+        Self { cpu, ring, fd }
     }
 
-    /// The CPU it samples.
+    /// The CPU that it is bound to.
     #[must_use]
     pub fn cpu(&self) -> u32 {
         self.cpu
@@ -104,7 +96,7 @@ impl SamplingEvent {
     /// What the event has counted since it was opened. One whose CPU has gone offline keeps what it
     /// had counted until then.
     pub fn count(&self) -> Result<EventCount> {
-        // The layout that `attr::sampling` asks for by `read_format`.
+        // The layout that `attr` asks for by `read_format`.
         let mut words = [0_u64; 3];
         let size = size_of_val(&words);
         // SAFETY: the buffer is ours, and `size` bytes long.
@@ -122,8 +114,16 @@ impl SamplingEvent {
         Ok(EventCount { count, enabled_ns, running_ns })
     }
 
+    /// Moves the records in its ring behind `bytes`.
+    pub(crate) fn read_records(&mut self, bytes: &mut Vec<u8>) {
+        self.ring.read(bytes);
+    }
+
     /// How often the kernel has throttled the event since the last call.
     pub fn take_throttles(&mut self) -> u64 {
-        self.records.take_throttles()
+        let mut records = Vec::new();
+        self.read_records(&mut records);
+        let kinds = record::split(&records).map(|(kind, _)| kind);
+        kinds.filter(|kind| *kind == sys::bindings::PERF_RECORD_THROTTLE).count() as u64
     }
 }

@@ -1,9 +1,9 @@
 //! The same event on many CPUs: opened together, enabled together, and followed as CPUs come and go.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     io,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
@@ -12,7 +12,9 @@ use super::{
     cpus::CpuList,
     event::EventSpec,
     hotplug::Changes,
-    open::{self, SamplingEvent},
+    mmap_ring::MmapRing,
+    open::{self, OpenEvent},
+    per_cpu::PerCpu,
     sampled_cpu::SampledCpu,
 };
 use crate::{
@@ -21,10 +23,6 @@ use crate::{
     kernel,
     ledger::CpuEvent,
 };
-
-/// How many events a look asks for the time that has passed for them, in turns. Each answer takes an
-/// interrupt of its CPU, for which the asking one waits, so a large machine is not asked all at once.
-const ASKED_A_LOOK: usize = 8;
 
 /// One event on each CPU that is sampled and online.
 #[derive(Debug)]
@@ -38,9 +36,7 @@ pub struct EventSet {
     /// Whether CPUs that come online later are sampled, too.
     newcomers: bool,
     /// Every CPU to sample, online or not.
-    cpus: BTreeMap<u32, SampledCpu>,
-    /// Where the next turn of asking begins.
-    next_asked: u32,
+    cpus: PerCpu<SampledCpu>,
 }
 
 /// Why an event can't be opened.
@@ -103,11 +99,11 @@ impl EventSet {
         cpus: &CpuList,
         only_these: bool,
     ) -> Result<Self, Failure> {
-        let mut sampled = BTreeMap::new();
+        let mut sampled = Vec::new();
         let mut changes = Changes::default();
         for cpu in cpus.iter() {
             let state = match try_open(event, rate, cpu) {
-                Ok(fd) => SampledCpu::new(SamplingEvent::new(fd, cpu).map_err(Failure::Other)?),
+                Ok(fd) => SampledCpu::new(with_ring(fd, cpu).map_err(Failure::Other)?),
                 // ENODEV also says that the CPU is offline.
                 Err(_) if kernel::cpus("online").is_ok_and(|online| !online.contains(cpu)) => {
                     changes.gone.push(cpu);
@@ -115,11 +111,11 @@ impl EventSet {
                 }
                 Err(error) => return Err(Failure::Open(error)),
             };
-            sampled.insert(cpu, state);
+            sampled.push((cpu, state));
         }
         let notices = changes.notices().collect();
         let newcomers = !only_these;
-        Ok(Self { event, notices, rate, newcomers, cpus: sampled, next_asked: 0 })
+        Ok(Self { event, notices, rate, newcomers, cpus: sampled.into_iter().collect() })
     }
 
     /// Has each event run the program.
@@ -130,84 +126,45 @@ impl EventSet {
     /// Starts sampling: all events are open and have the program attached.
     pub fn enable(&mut self) -> Result<()> {
         self.note_idle();
-        self.events().try_for_each(SamplingEvent::enable)
+        self.events().try_for_each(OpenEvent::enable)
     }
 
     /// Stops sampling; when it returns, the program does not run any more. Of failures the first is
     /// returned.
     pub fn disable(&mut self) -> Result<()> {
-        let disabled = self.events().map(SamplingEvent::disable).fold(Ok(()), Result::and);
+        let disabled = self.events().map(OpenEvent::disable).fold(Ok(()), Result::and);
         self.note_idle();
         if let Ok(online) = kernel::cpus("online") {
-            self.close_absent(&online);
+            self.cpus.close_absent(&online);
         }
         disabled
     }
 
     /// Follows the CPUs that have come and gone since the last look.
-    ///
-    /// The kernel takes a CPU's events out when it goes offline, and leaves them dead when it is back:
-    /// they are closed, and others opened. Where both have happened since the last look, the list of
-    /// CPUs is as before, but no more time passes for the event.
     pub fn look(&mut self, program: BorrowedFd<'_>) -> Changes {
-        let mut changes = Changes::default();
-        let Ok(online) = kernel::cpus("online") else { return changes };
+        let Ok(online) = kernel::cpus("online") else { return Changes::default() };
         if self.newcomers {
-            for cpu in online.iter() {
-                self.cpus.entry(cpu).or_default();
-            }
+            self.cpus.admit(&online);
         }
         self.note_idle();
-        changes.gone = self.close_absent(&online);
-        let asked = self.take_turn();
         let (event, rate) = (self.event, self.rate);
-        for (&cpu, sampled) in self.cpus.iter_mut().filter(|(cpu, _)| online.contains(**cpu)) {
-            let is_dead = asked.contains(&cpu) && sampled.stands_still();
-            if sampled.event().is_some() && !is_dead {
-                continue;
-            }
-            match start(event, rate, cpu, program) {
-                Ok(event) => {
-                    sampled.replace(event);
-                    let kind = if is_dead { &mut changes.revived } else { &mut changes.came };
-                    kind.push(cpu);
-                }
-                Err(error) if sampled.refuse() => changes.refused.push((cpu, error)),
-                // Told already, or the CPU is just going offline.
-                Err(_) => {}
-            }
-        }
-        changes
+        self.cpus.look(&online, |cpu| start(event, rate, cpu, program))
     }
 
     /// Counts how often the kernel has throttled the events since the last call.
     pub fn take_throttles(&mut self) {
-        self.cpus.values_mut().for_each(SampledCpu::take_throttles);
+        self.cpus.iter_mut().for_each(|(_, sampled)| sampled.take_throttles());
     }
 
     /// What the events of each CPU have done, with the first error of those that can't be read.
     pub fn account(&self) -> (Vec<CpuEvent>, Option<Error>) {
-        let accounts = self.cpus.iter().map(|(&cpu, sampled)| sampled.account(cpu));
+        let accounts = self.cpus.iter().map(|(cpu, sampled)| sampled.account(cpu));
         let (events, errors): (_, Vec<_>) = accounts.unzip();
         (events, errors.into_iter().flatten().next())
     }
 
-    fn events(&self) -> impl Iterator<Item = &SamplingEvent> {
-        self.cpus.values().filter_map(SampledCpu::event)
-    }
-
-    /// Closes the events of CPUs that are not online any more.
-    fn close_absent(&mut self, online: &CpuList) -> Vec<u32> {
-        let absent = self.cpus.iter_mut().filter(|(cpu, _)| !online.contains(**cpu));
-        absent.filter_map(|(&cpu, sampled)| sampled.close().then_some(cpu)).collect()
-    }
-
-    /// The CPUs whose turn it is to be asked.
-    fn take_turn(&mut self) -> Vec<u32> {
-        let in_turn = self.cpus.range(self.next_asked..).chain(self.cpus.range(..self.next_asked));
-        let asked: Vec<u32> = in_turn.map(|(&cpu, _)| cpu).take(ASKED_A_LOOK).collect();
-        self.next_asked = asked.last().map_or(0, |last| last + 1);
-        asked
+    fn events(&self) -> impl Iterator<Item = &OpenEvent> {
+        self.cpus.iter().filter_map(|(_, sampled)| sampled.event())
     }
 
     fn note_idle(&mut self) {
@@ -217,19 +174,32 @@ impl EventSet {
         } else {
             HashMap::<u32, Duration>::new()
         };
-        for (cpu, sampled) in &mut self.cpus {
-            sampled.note_idle(idle.get(cpu).copied());
+        for (cpu, sampled) in self.cpus.iter_mut() {
+            sampled.note_idle(idle.get(&cpu).copied());
         }
     }
 }
 
 /// Opens the event on one CPU while the others are enabled.
-fn start(event: EventSpec, rate: Rate, cpu: u32, program: BorrowedFd<'_>) -> Result<SamplingEvent> {
+fn start(event: EventSpec, rate: Rate, cpu: u32, program: BorrowedFd<'_>) -> Result<OpenEvent> {
     let fd = try_open(event, rate, cpu).map_err(|error| explain(event, rate, error))?;
-    let event = SamplingEvent::new(fd, cpu)?;
+    let event = with_ring(fd, cpu)?;
     event.attach(program)?;
     event.enable()?;
     Ok(event)
+}
+
+/// The event with a ring of one page, in which the kernel tells that it throttles. Such a record takes
+/// 32 bytes, so a page holds more than a timer tick's worth of them on every CPU.
+fn with_ring(fd: OwnedFd, cpu: u32) -> Result<OpenEvent> {
+    let ring = MmapRing::map(fd.as_fd(), 1).map_err(|error| {
+        Error::system_with(
+            format!("cannot map the record ring of the event on CPU {cpu}"),
+            error,
+            "each event maps 8 KiB: raise kernel.perf_event_mlock_kb, or add CAP_IPC_LOCK",
+        )
+    })?;
+    Ok(OpenEvent::new(cpu, fd, ring))
 }
 
 enum Failure {
@@ -238,11 +208,7 @@ enum Failure {
 }
 
 /// Opens the event on one CPU, without the guests' share of it where the PMU can tell.
-pub(crate) fn try_open(
-    event: EventSpec,
-    rate: Rate,
-    cpu: u32,
-) -> Result<std::os::fd::OwnedFd, OpenError> {
+pub(crate) fn try_open(event: EventSpec, rate: Rate, cpu: u32) -> Result<OwnedFd, OpenError> {
     let mut result = open::open(&mut attr::sampling(event, rate, true), cpu);
     if matches!(errno(&result), Some(libc::EINVAL | libc::EOPNOTSUPP)) {
         // Some PMUs refuse `exclude_guest`.
@@ -280,7 +246,7 @@ fn explain(event: EventSpec, rate: Rate, error: OpenError) -> Error {
             Error::system_with(what, error, format!("the kernel refuses {rate} for it"))
         }
         OpenError::Other(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-            Error::system_with(what, error, "one file a CPU is needed: raise `ulimit -n`")
+            Error::system_with(what, error, "two files a CPU are needed: raise `ulimit -n`")
         }
         OpenError::NotCounted(error) | OpenError::Other(error) => {
             Error::system_with(what, error, "`profiler doctor` shows what is missing")

@@ -5,31 +5,33 @@
 
 use std::sync::Arc;
 
-/// A file as the kernel names it in a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileId {
-    /// Device, major number.
-    pub major: u32,
-    /// Device, minor number.
-    pub minor: u32,
-    /// Inode number.
-    pub inode: u64,
-}
+use crate::perf::record::MappedId;
 
 /// What is mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backing {
+pub enum Backing<F> {
     /// A file, also one that has been deleted.
-    File(FileId),
+    File(F),
     /// The kernel's vDSO.
     Vdso,
     /// No file: code made at run time, or the legacy vsyscall page.
     Anonymous,
 }
 
-/// One executable mapping.
+impl<F> Backing<F> {
+    /// What the kernel means by a mapping's name, and the file if there is one.
+    pub(super) fn of(name: &str, file: Option<F>) -> Self {
+        match (name, file) {
+            ("[vdso]", _) => Self::Vdso,
+            (_, Some(file)) => Self::File(file),
+            _ => Self::Anonymous,
+        }
+    }
+}
+
+/// One executable mapping; `F` says which file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct Mapping<F> {
     /// First address.
     pub start: u64,
     /// The address behind the last.
@@ -37,12 +39,12 @@ pub struct Mapping {
     /// Offset of `start` in the file.
     pub file_offset: u64,
     /// What is mapped.
-    pub backing: Backing,
+    pub backing: Backing<F>,
     /// The name in the last column, as the process sees it; may be empty.
     pub name: Arc<str>,
 }
 
-impl Mapping {
+impl<F> Mapping<F> {
     /// The offset in the file of an address of this mapping.
     #[must_use]
     pub fn file_offset_of(&self, address: u64) -> u64 {
@@ -53,8 +55,8 @@ impl Mapping {
 /// The executable mappings in a `/proc/PID/maps`, in the order of their addresses. A line that can't
 /// be read is skipped.
 #[must_use]
-pub fn parse(text: &[u8]) -> Vec<Mapping> {
-    let mut mappings: Vec<Mapping> = text.split(|&byte| byte == b'\n').filter_map(line).collect();
+pub fn parse(text: &[u8]) -> Vec<Mapping<MappedId>> {
+    let mut mappings: Vec<_> = text.split(|&byte| byte == b'\n').filter_map(line).collect();
     // The kernel writes them in order; a search depends on it.
     mappings.sort_by_key(|mapping| mapping.start);
     mappings
@@ -62,13 +64,13 @@ pub fn parse(text: &[u8]) -> Vec<Mapping> {
 
 /// The mapping that holds the address, in a list ordered by address.
 #[must_use]
-pub fn find(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
+pub fn find<F>(mappings: &[Mapping<F>], address: u64) -> Option<&Mapping<F>> {
     let behind = mappings.partition_point(|mapping| mapping.start <= address);
     mappings.get(behind.checked_sub(1)?).filter(|mapping| address < mapping.end)
 }
 
 /// `55d0c1e00000-55d0c1f00000 r-xp 00026000 fe:00 1234   /usr/sbin/mysqld`
-fn line(line: &[u8]) -> Option<Mapping> {
+fn line(line: &[u8]) -> Option<Mapping<MappedId>> {
     let mut rest = line;
     let mut field = || {
         let start = rest.iter().position(|&byte| byte != b' ')?;
@@ -89,12 +91,10 @@ fn line(line: &[u8]) -> Option<Mapping> {
     // A name may hold blanks, and bytes that are no UTF-8.
     let blank = rest.iter().position(|&byte| byte != b' ').unwrap_or(rest.len());
     let name = String::from_utf8_lossy(rest.get(blank..)?);
-    let file = FileId { major: hex32(major)?, minor: hex32(minor)?, inode };
-    let backing = match (inode, name.as_ref()) {
-        (_, "[vdso]") => Backing::Vdso,
-        (0, _) => Backing::Anonymous,
-        _ => Backing::File(file),
-    };
+    // Which file with this inode number it is, the kernel does not say here.
+    let (major, minor) = (hex32(major)?, hex32(minor)?);
+    let id = MappedId::Inode { major, minor, inode, generation: 0 };
+    let backing = Backing::of(&name, (inode != 0).then_some(id));
     let (start, end) = (hex(start)?, hex(end)?);
     (start < end).then(|| Mapping { start, end, file_offset, backing, name: name.into() })
 }
@@ -128,7 +128,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         let mappings = parse(MAPS);
         let names: Vec<&str> = mappings.iter().map(|mapping| &*mapping.name).collect();
         assert_eq!(names, ["/usr/bin/a b", "", "/memfd:jit (deleted)", "[vdso]", "[vsyscall]"]);
-        let file = FileId { major: 0xfe, minor: 0, inode: 1234 };
+        let file = MappedId::Inode { major: 0xfe, minor: 0, inode: 1234, generation: 0 };
         assert_eq!(mappings[0].backing, Backing::File(file));
         assert_eq!(mappings[0].file_offset_of(0x55d0_c102_6010), 0x26010);
         assert_eq!(mappings[1].backing, Backing::Anonymous);

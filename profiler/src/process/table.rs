@@ -1,209 +1,430 @@
-//! The processes that samples come from, with their mappings as last read.
+//! Processes in time: which there were, and what they had mapped when.
 //!
-//! A process is looked up by pid and told apart by when it started and which program it runs. Its
-//! mappings are read from `/proc` when its first sample is read, and again when a sample points
-//! outside of them. A process that is gone keeps what was read; one that was gone before has none.
+//! What happens to processes comes as [`Event`]s, each before the samples that it matters for. A
+//! process is its pid and when it began, so that a pid used again is another process. One that has
+//! ended is kept until no sample from before can come any more.
 
-use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
-    time::{Duration, Instant},
-};
+use std::rc::Rc;
 
-use profiler_common::sample::COMM_LEN;
 use rustc_hash::FxHashMap;
 
-use super::maps::{self, Mapping};
+use super::{
+    metadata::Metadata,
+    space::{Mapped, Space},
+};
 
-/// A process's mappings are read again at most this often, and at most for one part in
-/// [`REREAD_SHARE`] of the time.
-const REREAD_MIN: Duration = Duration::from_millis(100);
-const REREAD_SHARE: u32 = 50;
-/// How often we look whether a pid is still the same process running the same program.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Processes kept; the ones sampled least recently go.
-const LIMIT: usize = 4096;
+/// For how long a process that has ended is kept, in the time of the samples.
+const GRACE_NS: u64 = 500_000_000;
 
-/// Which mappings an address belongs to: another number when they have changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SpaceId(u64);
-
-impl SpaceId {
-    /// The kernel's addresses.
-    pub const KERNEL: Self = Self(0);
-
-    /// As part of a key.
-    pub(crate) fn to_bytes(self) -> [u8; 8] {
-        self.0.to_ne_bytes()
-    }
-}
-
-/// When a process started and which file it runs: what tells it from another with its pid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    start_ticks: u64,
-    program: Option<(u64, u64)>,
-}
-
-/// One process.
+/// Something that happened to a process.
 #[derive(Debug)]
-pub struct Process {
-    /// Its id.
+pub struct Event {
+    /// When, by CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// To which one.
     pub tgid: u32,
-    /// Its mappings' number.
-    pub space: SpaceId,
-    /// Its executable mappings, ordered by address; none if it was gone before they could be read.
-    pub mappings: Vec<Mapping>,
-    identity: Option<Identity>,
-    comm: Option<[u8; COMM_LEN]>,
-    checked: Instant,
-    read: Instant,
-    read_took: Duration,
+    /// What.
+    pub kind: Kind,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Kind {
+    /// It was there: read from `/proc`.
+    Found {
+        /// What it has mapped.
+        mappings: Vec<Mapped>,
+        /// Who it is, if that was asked for.
+        metadata: Option<Box<Metadata>>,
+    },
+    /// It began as a copy of this process.
+    Forked(u32),
+    /// It runs another program, with nothing of the last one mapped.
+    Exec {
+        /// Who it is, if that was asked for.
+        metadata: Option<Box<Metadata>>,
+    },
+    /// It mapped something executable.
+    Mapped(Mapped),
+    /// It ended.
+    Ended,
+}
+
+/// Names one process for as long as it runs one program: what is known of its code made at run time
+/// holds that long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProgramId(u64);
+
+/// A process at a time.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its pid.
+    pub tgid: u32,
+    /// What it runs.
+    pub program: ProgramId,
+    /// What it has mapped.
+    pub space: Rc<Space>,
+    /// What it had mapped when it called exec, for a while. Until the new program runs, the address
+    /// in user space that a sample shows is still that of the call.
+    pub before_exec: Option<Rc<Space>>,
+    /// Who it is, if that was asked for.
+    pub metadata: Option<Rc<Metadata>>,
+}
+
+/// A pid and the processes that had it, the last one last.
+#[derive(Debug, Default)]
+struct Pid {
+    runs: Vec<Run>,
     used: u64,
 }
 
-/// All processes seen lately.
-#[derive(Debug, Default)]
+/// A process from its start, or from an exec, until the next.
+#[derive(Debug)]
+struct Run {
+    from_ns: u64,
+    /// When `/proc` was read: what happened before is known already.
+    found_ns: u64,
+    ended_ns: Option<u64>,
+    process: Process,
+}
+
+/// All processes.
+#[derive(Debug)]
 pub struct Processes {
-    by_tgid: FxHashMap<u32, Process>,
-    spaces: u64,
+    pids: FxHashMap<u32, Pid>,
+    limit: usize,
+    programs: u64,
     clock: u64,
+    evicted: u64,
+    /// Pids with something to forget, and when that is due.
+    ended: std::collections::VecDeque<(u64, u32)>,
 }
 
 impl Processes {
-    /// The process that has this pid now, its mappings read. `comm` is the name of its main thread,
-    /// where that is the one that was sampled.
-    pub fn get(&mut self, tgid: u32, comm: Option<&[u8; COMM_LEN]>) -> &mut Process {
-        self.clock += 1;
-        let now = Instant::now();
-        if !self.by_tgid.contains_key(&tgid) && self.by_tgid.len() >= LIMIT {
-            self.evict();
+    /// No process yet, and room for so many.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            pids: FxHashMap::default(),
+            limit: limit.max(1),
+            programs: 0,
+            clock: 0,
+            evicted: 0,
+            ended: std::collections::VecDeque::new(),
         }
-        let (spaces, clock) = (&mut self.spaces, self.clock);
-        let process = self.by_tgid.entry(tgid).or_insert_with(|| {
-            let mut process = Process {
-                tgid,
-                space: SpaceId::KERNEL,
-                mappings: Vec::new(),
-                identity: identity(tgid),
-                comm: comm.copied(),
-                checked: now,
-                read: now,
-                read_took: Duration::ZERO,
-                used: 0,
-            };
-            process.read(now, spaces);
-            process
-        });
-        process.used = clock;
-        // A process that calls exec nearly always changes its name by it, and the thread that called
-        // becomes the main one.
-        let renamed = comm.is_some_and(|comm| process.comm.is_some_and(|before| before != *comm));
-        process.comm = comm.copied().or(process.comm);
-        if renamed || now.duration_since(process.checked) >= CHECK_INTERVAL {
-            process.checked = now;
-            if let Some(identity) = identity(tgid)
-                && process.identity != Some(identity)
-            {
-                // Nothing of what was known holds, also if there is nothing to be read.
-                process.identity = Some(identity);
-                process.mappings.clear();
-                process.space = SpaceId::KERNEL;
-                process.read(now, spaces);
+    }
+
+    /// How many processes were forgotten to make room for others.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Takes in what happened.
+    pub fn apply(&mut self, event: Event) {
+        let Event { time_ns, tgid, kind } = event;
+        match kind {
+            Kind::Found { mappings, metadata } => {
+                self.find_out(tgid, mappings, metadata.map(Rc::from), time_ns);
+            }
+            Kind::Forked(parent) => {
+                if self.knows_since(tgid, time_ns) {
+                    return;
+                }
+                let copied = self.last(parent).map(|run| run.process.clone());
+                let metadata = copied.as_ref().and_then(|process| process.metadata.as_deref());
+                let metadata =
+                    metadata.map(|it| Rc::new(Metadata { parent: Some(parent), ..it.clone() }));
+                let space = copied.map_or_else(|| empty(time_ns), |process| process.space);
+                self.begin(tgid, space, metadata, time_ns, 0);
+            }
+            Kind::Exec { metadata } => {
+                if self.knows_since(tgid, time_ns) {
+                    return;
+                }
+                // Of one that is gone already, what it belonged to before still holds.
+                let before = self.last(tgid).and_then(|run| run.process.metadata.clone());
+                let metadata = match (metadata, before) {
+                    (Some(now), Some(before)) if now.cgroup.is_none() => Some(Rc::new(Metadata {
+                        command_line: now.command_line,
+                        ..(*before).clone()
+                    })),
+                    (now, _) => now.map(Rc::from),
+                };
+                let before = self.last(tgid).map(|run| Rc::clone(&run.process.space));
+                self.begin(tgid, empty(time_ns), metadata, time_ns, 0);
+                if let Some(run) = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut()) {
+                    run.process.before_exec = before;
+                }
+            }
+            Kind::Mapped(mapping) => {
+                if self.knows_since(tgid, time_ns) {
+                    return;
+                }
+                if !self.pids.contains_key(&tgid) {
+                    self.begin(tgid, empty(time_ns), None, time_ns, 0);
+                }
+                let run = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut());
+                if let Some(run) = run.filter(|run| !run.process.space.has(&mapping)) {
+                    Rc::make_mut(&mut run.process.space).map(mapping, time_ns);
+                    self.ended.push_back((time_ns, tgid));
+                }
+            }
+            Kind::Ended => {
+                if let Some(run) = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut()) {
+                    run.ended_ns = Some(time_ns);
+                    self.ended.push_back((time_ns, tgid));
+                }
             }
         }
-        process
     }
 
-    /// Reads the process's mappings again because an address lies outside of them, unless that has
-    /// just been done. Returns the process if they have changed.
-    pub fn reread(&mut self, tgid: u32) -> Option<&Process> {
-        let now = Instant::now();
-        let process = self.by_tgid.get_mut(&tgid)?;
-        let pause = REREAD_MIN.max(process.read_took.saturating_mul(REREAD_SHARE));
-        if now.duration_since(process.read) < pause {
-            return None;
+    /// Whether `/proc` was read after this time, so that it has told already.
+    fn knows_since(&self, tgid: u32, time_ns: u64) -> bool {
+        self.last(tgid).is_some_and(|run| time_ns < run.found_ns)
+    }
+
+    fn last(&self, tgid: u32) -> Option<&Run> {
+        self.pids.get(&tgid)?.runs.last()
+    }
+
+    fn find_out(
+        &mut self,
+        tgid: u32,
+        mappings: Vec<Mapped>,
+        metadata: Option<Rc<Metadata>>,
+        time_ns: u64,
+    ) {
+        let last = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut());
+        match last.filter(|run| run.ended_ns.is_none()) {
+            Some(run) => {
+                run.found_ns = time_ns;
+                run.process.metadata = metadata.or(run.process.metadata.take());
+                if run.process.space.mappings() != mappings {
+                    Rc::make_mut(&mut run.process.space).replace(mappings, time_ns);
+                }
+            }
+            // It may have begun long before: what is not known otherwise is taken to be so since.
+            None => {
+                let space = Rc::new(Space::new(mappings, 0));
+                self.begin(tgid, space, metadata, 0, time_ns);
+            }
         }
-        let before = process.space;
-        process.read(now, &mut self.spaces);
-        (process.space != before).then_some(process)
     }
 
+    fn begin(
+        &mut self,
+        tgid: u32,
+        space: Rc<Space>,
+        metadata: Option<Rc<Metadata>>,
+        from_ns: u64,
+        found_ns: u64,
+    ) {
+        if !self.pids.contains_key(&tgid) && self.pids.len() >= self.limit {
+            self.evict();
+        }
+        self.programs += 1;
+        self.clock += 1;
+        let program = ProgramId(self.programs);
+        let process = Process { tgid, program, space, before_exec: None, metadata };
+        let pid = self.pids.entry(tgid).or_default();
+        pid.used = self.clock;
+        pid.runs.push(Run { from_ns, found_ns, ended_ns: None, process });
+        if pid.runs.len() > 1 {
+            self.ended.push_back((from_ns, tgid));
+        }
+    }
+
+    /// The process that had this pid at a time.
+    pub fn at(&mut self, tgid: u32, time_ns: u64) -> Option<Process> {
+        self.clock += 1;
+        let pid = self.pids.get_mut(&tgid)?;
+        pid.used = self.clock;
+        let run = pid.runs.iter().rev().find(|run| run.from_ns <= time_ns);
+        // Records and samples have clocks read at slightly different points of one event.
+        run.or(pid.runs.first()).map(|run| run.process.clone())
+    }
+
+    /// Forgets what no sample can ask for any more: none from before `time_ns` will come.
+    pub fn forget_before(&mut self, time_ns: u64) {
+        let horizon = time_ns.saturating_sub(GRACE_NS);
+        while let Some(&(due_ns, tgid)) = self.ended.front() {
+            if due_ns >= horizon {
+                break;
+            }
+            self.ended.pop_front();
+            let Some(pid) = self.pids.get_mut(&tgid) else { continue };
+            // A run lasts until it ends or the next one begins.
+            let runs = pid.runs.len();
+            let next_from: Vec<Option<u64>> =
+                (1..=runs).map(|next| pid.runs.get(next).map(|run| run.from_ns)).collect();
+            let mut next_from = next_from.into_iter();
+            pid.runs.retain_mut(|run| {
+                let until = match (run.ended_ns, next_from.next().flatten()) {
+                    (Some(ended), Some(next)) => Some(ended.min(next)),
+                    (ended, next) => ended.or(next),
+                };
+                if run.from_ns < horizon {
+                    run.process.before_exec = None;
+                }
+                if let Some(space) = Rc::get_mut(&mut run.process.space) {
+                    space.forget_before(horizon);
+                }
+                until.is_none_or(|until_ns| until_ns >= horizon)
+            });
+            if pid.runs.is_empty() {
+                self.pids.remove(&tgid);
+            }
+        }
+    }
+
+    /// Forgets a quarter of the processes: those that have ended, then those not sampled for longest.
     fn evict(&mut self) {
-        let mut used: Vec<u64> = self.by_tgid.values().map(|process| process.used).collect();
-        let (_, &mut median, _) = used.select_nth_unstable(LIMIT / 4);
-        self.by_tgid.retain(|_, process| process.used > median);
+        let key = |pid: &Pid| {
+            let has_ended = pid.runs.last().is_some_and(|run| run.ended_ns.is_some());
+            (!has_ended, pid.used)
+        };
+        let mut keys: Vec<(bool, u64)> = self.pids.values().map(key).collect();
+        let quarter = (keys.len() / 4).min(keys.len().saturating_sub(1));
+        let (_, &mut limit, _) = keys.select_nth_unstable(quarter);
+        let before = self.pids.len();
+        self.pids.retain(|_, pid| key(pid) > limit);
+        self.evicted += (before - self.pids.len()) as u64;
     }
 }
 
-impl Process {
-    /// Reads the mappings, and gives them a new number if they differ. Those of a process that has
-    /// gone stay as they are.
-    fn read(&mut self, now: Instant, spaces: &mut u64) {
-        let text = fs::read(format!("/proc/{}/maps", self.tgid)).unwrap_or_default();
-        self.read = now;
-        let mappings = maps::parse(&text);
-        self.read_took = now.elapsed();
-        let first = self.space == SpaceId::KERNEL;
-        if first || (!text.is_empty() && mappings != self.mappings) {
-            self.mappings = mappings;
-            *spaces += 1;
-            self.space = SpaceId(*spaces);
-        }
-    }
-
-    /// The mapping that holds an address.
-    #[must_use]
-    pub fn mapping(&self, address: u64) -> Option<&Mapping> {
-        maps::find(&self.mappings, address)
-    }
-}
-
-/// `None` if there is no such process (any more).
-fn identity(tgid: u32) -> Option<Identity> {
-    let stat = fs::read_to_string(format!("/proc/{tgid}/stat")).ok()?;
-    // The name in parentheses may itself hold blanks and parentheses. Behind it comes field 3.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let start_ticks = fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()?;
-    let program = fs::metadata(format!("/proc/{tgid}/exe")).ok();
-    Some(Identity { start_ticks, program: program.map(|file| (file.dev(), file.ino())) })
+fn empty(time_ns: u64) -> Rc<Space> {
+    Rc::new(Space::new(Vec::new(), time_ns))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::maps::{Backing, Mapping};
 
-    #[test]
-    fn knows_its_own_mappings() {
-        let mut processes = Processes::default();
-        let process = processes.get(std::process::id(), None);
-        let here = knows_its_own_mappings as fn() as usize as u64;
-        let program = std::env::current_exe().unwrap();
-        assert_eq!(process.mapping(here).map(|it| &*it.name), program.to_str());
-        assert_ne!(process.space, SpaceId::KERNEL);
+    fn mapping(start: u64, name: &str) -> Mapped {
+        let (backing, name) = (Backing::Anonymous, name.into());
+        Mapping { start, end: start + 10, file_offset: 0, backing, name }
+    }
+
+    fn found(mapping: Mapped) -> Kind {
+        Kind::Found { mappings: vec![mapping], metadata: None }
+    }
+
+    fn event(time_ns: u64, tgid: u32, kind: Kind) -> Event {
+        Event { time_ns, tgid, kind }
+    }
+
+    fn name_at(processes: &mut Processes, tgid: u32, time_ns: u64) -> Option<String> {
+        let process = processes.at(tgid, time_ns)?;
+        process.space.find(5, time_ns).map(|mapping| mapping.name.to_string())
     }
 
     #[test]
-    fn a_process_that_is_gone_keeps_what_was_read() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let mut processes = Processes::default();
-        let before =
-            processes.get(child.id(), Some(b"sleep\0\0\0\0\0\0\0\0\0\0\0")).mappings.clone();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!before.is_empty());
-        assert_eq!(processes.get(child.id(), Some(b"another\0\0\0\0\0\0\0\0\0")).mappings, before);
+    fn a_child_has_its_parents_mappings_until_it_calls_exec() {
+        let mut processes = Processes::new(10);
+        processes.apply(event(100, 1, found(mapping(0, "shell"))));
+        processes.apply(event(200, 2, Kind::Forked(1)));
+        processes.apply(event(300, 2, Kind::Exec { metadata: None }));
+        processes.apply(event(310, 2, Kind::Mapped(mapping(0, "program"))));
+        let mut at = |tgid, time_ns| name_at(&mut processes, tgid, time_ns);
+        assert_eq!(at(2, 250).as_deref(), Some("shell"));
+        assert_eq!(at(2, 320).as_deref(), Some("program"));
+        assert_eq!(at(2, 305), None);
+        assert_eq!(at(1, 320).as_deref(), Some("shell"));
+        assert_eq!(at(1, 50).as_deref(), Some("shell"));
+        assert_eq!(at(3, 50), None);
+        let before = processes.at(2, 305).unwrap().before_exec.unwrap();
+        assert_eq!(before.id(), processes.at(1, 305).unwrap().space.id());
+    }
+
+    #[test]
+    fn a_pid_used_again_is_another_process() {
+        let mut processes = Processes::new(10);
+        processes.apply(event(1, 7, found(mapping(0, "first"))));
+        let first = processes.at(7, 10).unwrap();
+        processes.apply(event(100, 7, Kind::Ended));
+        processes.apply(event(200, 7, Kind::Forked(1)));
+        processes.apply(event(210, 7, Kind::Mapped(mapping(0, "second"))));
+        assert_eq!(name_at(&mut processes, 7, 99).as_deref(), Some("first"));
+        assert_eq!(name_at(&mut processes, 7, 220).as_deref(), Some("second"));
+        assert_ne!(processes.at(7, 220).unwrap().program, first.program);
+    }
+
+    #[test]
+    fn the_parent_does_not_see_what_its_child_maps() {
+        let mut processes = Processes::new(10);
+        processes.apply(event(1, 1, found(mapping(0, "a"))));
+        processes.apply(event(2, 2, Kind::Forked(1)));
+        let space = |processes: &mut Processes, tgid| processes.at(tgid, 3).unwrap().space.id();
+        assert_eq!(space(&mut processes, 1), space(&mut processes, 2), "shared");
+        processes.apply(event(4, 2, Kind::Mapped(mapping(0, "b"))));
+        assert_eq!(name_at(&mut processes, 1, 5).as_deref(), Some("a"));
+        assert_eq!(name_at(&mut processes, 2, 5).as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn what_proc_has_told_is_not_told_again() {
+        let mut processes = Processes::new(10);
+        processes.apply(event(500, 9, found(mapping(0, "now"))));
+        // These were written before `/proc` was read, and are read after.
+        processes.apply(event(300, 9, Kind::Forked(1)));
+        processes.apply(event(310, 9, Kind::Exec { metadata: None }));
+        processes.apply(event(320, 9, Kind::Mapped(mapping(0, "then"))));
+        assert_eq!(name_at(&mut processes, 9, 600).as_deref(), Some("now"));
+        processes.apply(event(700, 9, Kind::Mapped(mapping(0, "later"))));
+        assert_eq!(name_at(&mut processes, 9, 800).as_deref(), Some("later"));
+    }
+
+    #[test]
+    fn an_ended_process_is_kept_for_late_samples_only() {
+        let mut processes = Processes::new(10);
+        for (time, name) in [(0, "a"), (GRACE_NS, "b")] {
+            processes.apply(event(time, 4, Kind::Forked(1)));
+            processes.apply(event(time, 4, Kind::Exec { metadata: None }));
+            processes.apply(event(time + 1, 4, Kind::Mapped(mapping(0, name))));
+            processes.apply(event(time + 2, 4, Kind::Ended));
+        }
+        processes.forget_before(GRACE_NS);
+        assert_eq!(name_at(&mut processes, 4, 2).as_deref(), Some("a"));
+        processes.forget_before(GRACE_NS + 100);
+        assert_eq!(name_at(&mut processes, 4, GRACE_NS + 1).as_deref(), Some("b"));
+        // The one before exec, and the one after.
+        assert_eq!(processes.pids[&4].runs.len(), 2);
+        processes.forget_before(3 * GRACE_NS);
+        assert!(processes.pids.is_empty() && processes.ended.is_empty());
+    }
+
+    #[test]
+    fn a_child_that_is_gone_belongs_to_what_its_parent_did() {
+        let mut processes = Processes::new(10);
+        let known = Metadata {
+            command_line: Some("shell".into()),
+            cgroup: Some("/a".into()),
+            ..Metadata::default()
+        };
+        let metadata = Some(Box::new(known));
+        processes.apply(event(1, 1, Kind::Found { mappings: Vec::new(), metadata }));
+        processes.apply(event(2, 2, Kind::Forked(1)));
+        let metadata = Some(Box::new(Metadata::default()));
+        processes.apply(event(3, 2, Kind::Exec { metadata }));
+        processes.apply(event(3, 2, Kind::Mapped(mapping(0, "program"))));
+        let metadata = processes.at(2, 2).unwrap().metadata.unwrap();
+        assert_eq!((metadata.parent, metadata.command_line.as_deref()), (Some(1), Some("shell")));
+        let metadata = processes.at(2, 3).unwrap().metadata.unwrap();
+        assert_eq!((metadata.parent, metadata.command_line.as_deref()), (Some(1), None));
+        assert_eq!(metadata.cgroup.as_deref(), Some("/a"));
     }
 
     #[test]
     fn the_table_is_bounded() {
-        let mut processes = Processes::default();
-        // Far above the largest pid, so there is nothing to read.
-        let pids: Vec<u32> = (0..u32::MAX).rev().take(LIMIT + 10).collect();
-        for pid in &pids {
-            processes.get(*pid, None);
+        let mut processes = Processes::new(100);
+        for tgid in 1..=1000 {
+            processes.apply(event(u64::from(tgid), tgid, Kind::Forked(0)));
+            assert!(processes.at(1, u64::MAX).is_some(), "what is sampled stays, {tgid}");
+            assert!(processes.pids.len() <= 100);
         }
-        assert!(processes.by_tgid.len() <= LIMIT);
-        assert!(processes.by_tgid.contains_key(pids.last().unwrap()));
+        assert!(processes.evicted() >= 900, "{}", processes.evicted());
+        assert!(processes.at(1000, u64::MAX).is_some());
     }
 }

@@ -37,12 +37,6 @@ impl<K: Eq + Hash, V: Clone> Generations<K, V> {
         }
         self.young.insert(key, value);
     }
-
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        self.young.clear();
-        self.old.clear();
-    }
 }
 
 #[cfg(test)]

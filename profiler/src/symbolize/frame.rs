@@ -1,6 +1,8 @@
 //! What an address is called.
 
-use std::{cell::OnceCell, rc::Rc};
+use std::{cell::OnceCell, fmt, rc::Rc};
+
+use crate::{build_id::BuildId, process::file::Missing};
 
 /// One function at one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +17,64 @@ pub struct Frame {
     pub source: Option<(Rc<str>, Option<u32>)>,
     /// Whether the function was inlined into the one that follows.
     pub inlined: bool,
+    /// The file's build id, where it has one.
+    pub build_id: Option<BuildId>,
+    /// Where the name comes from, or why there is none.
+    pub origin: Origin,
+}
+
+/// Where the name of a frame comes from, or why there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// The symbol table of an ELF file.
+    Elf,
+    /// The debug info of an ELF file.
+    Dwarf,
+    /// The kernel's symbols, with those of its modules and BPF programs.
+    Kallsyms,
+    /// The vDSO's symbols.
+    Vdso,
+    /// The map of names that a process has written for the code it made.
+    PerfMap,
+    /// The dump that a process has written of the code it made.
+    Jitdump,
+    /// No name: the address lies in no mapping that we know.
+    #[default]
+    NotMapped,
+    /// No name: the file can't be read.
+    NoFile(Missing),
+    /// No name: the file has no symbol there.
+    NoSymbol,
+    /// No name: code made at run time, and the process says nothing of it.
+    NoMap,
+}
+
+impl Origin {
+    /// Whether there is a name.
+    #[must_use]
+    pub fn is_named(self) -> bool {
+        matches!(
+            self,
+            Self::Elf | Self::Dwarf | Self::Kallsyms | Self::Vdso | Self::PerfMap | Self::Jitdump
+        )
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Elf => "elf",
+            Self::Dwarf => "dwarf",
+            Self::Kallsyms => "kallsyms",
+            Self::Vdso => "vdso",
+            Self::PerfMap => "perf map",
+            Self::Jitdump => "jitdump",
+            Self::NotMapped => "not mapped",
+            Self::NoFile(missing) => return missing.fmt(f),
+            Self::NoSymbol => "no symbol",
+            Self::NoMap => "no map of code made at run time",
+        })
+    }
 }
 
 /// One address of a stack and the functions there: those inlined first, innermost first, then the

@@ -1,8 +1,16 @@
 //! From addresses to names.
 
+mod allowance;
 mod cache;
-mod files;
+pub mod debug_file;
+pub mod debuginfod;
+mod elf;
 pub mod frame;
+mod functions;
+mod growing;
+pub mod jitdump;
+mod made;
+mod owner;
 pub mod perf_map;
 pub mod symbolizer;
 pub mod worker;

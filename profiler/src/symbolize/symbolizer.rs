@@ -1,74 +1,67 @@
 //! Names for addresses, by blazesym, each looked up once.
 
-use std::{
-    fs,
-    rc::Rc,
-    time::{Duration, Instant},
-};
+use std::{fs, rc::Rc, sync::Arc};
 
 use blazesym::{
     MaybeDefault, Pid,
     symbolize::{
         CodeInfo, Input, Symbolized, Symbolizer as Blazesym,
-        source::{Elf, Kernel, Process as ProcessSource, Source},
+        source::{Kernel, Process as ProcessSource, Source},
     },
 };
 use rustc_hash::FxHashMap;
 
 use super::{
     cache::Generations,
-    files::Files,
-    frame::{Frame, Location, Stack},
-    perf_map::PerfMap,
+    debuginfod::Debuginfod,
+    elf::{self, ElfFiles},
+    frame::{Frame, Location, Origin, Stack},
+    made::MadeCode,
 };
 use crate::{
+    build_id::BuildId,
+    perf::record::MappedId,
     process::{
-        maps::{self, Backing, FileId, Mapping},
-        table::{Process, SpaceId},
+        file::{FileKey, MappedFile},
+        maps::{self, Backing, Mapping},
+        space::Mapped,
+        table::Process,
     },
     sample::Addresses,
 };
 
 /// Addresses whose frames are kept.
 const CACHED_ADDRESSES: usize = 64 << 10;
-/// Processes whose perf maps are kept.
-const CACHED_PERF_MAPS: usize = 256;
-/// Bytes of all of them.
-const CACHED_PERF_MAP_BYTES: usize = 128 << 20;
-/// A perf map without the address asked for is read again after this long, and after so many times
-/// what reading it has taken.
-const PERF_MAP_PAUSE: Duration = Duration::from_millis(200);
-const PERF_MAP_SHARE: u32 = 50;
-
+/// Names of modules that are kept once for all frames.
+const MODULES: usize = 4096;
 /// What is looked up: an offset in a file names the same function in every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Kernel(u64),
-    File(FileId, u64),
+    File(FileKey, u64),
     Vdso(u64),
-    /// Code made at run time, in one process.
-    Made(SpaceId, u64),
 }
 
 /// Names addresses. Belongs to one thread: blazesym's caches are not shared.
 pub struct Symbolizer {
     blazesym: Blazesym,
     kernel: Source<'static>,
-    lines: bool,
-    files: Files,
-    perf_maps: FxHashMap<SpaceId, KeptMap>,
+    files: ElfFiles,
+    debuginfod: Option<Debuginfod>,
+    made: MadeCode,
     frames: Generations<(Place, bool), Rc<[Frame]>>,
     modules: Modules,
-    own_vdso: Option<Mapping>,
+    own_vdso: Option<Mapping<MappedId>>,
     not_mapped: Rc<[Frame]>,
     /// Of the user stack at hand: whether what is known of each address will stay.
     all_known: bool,
 }
 
 impl Symbolizer {
-    /// A symbolizer that, with `lines`, also reads debug info.
+    /// A symbolizer that, with `lines`, also reads debug info, and keeps so many bytes of what it has
+    /// read of files. Debug files that are not here are sent for, if there is someone to ask.
     #[must_use]
-    pub fn new(lines: bool) -> Self {
+    pub fn new(lines: bool, cache_bytes: usize, debuginfod: Option<Debuginfod>) -> Self {
         let mut kernel = Kernel { debug_syms: lines, ..Kernel::default() };
         if !lines {
             kernel.vmlinux = MaybeDefault::None;
@@ -76,11 +69,11 @@ impl Symbolizer {
         let own_maps = fs::read("/proc/self/maps").unwrap_or_default();
         let own_vdso = maps::parse(&own_maps).into_iter().find(|it| it.backing == Backing::Vdso);
         Self {
-            blazesym: blazesym(lines),
+            blazesym: elf::blazesym(lines),
             kernel: Source::Kernel(kernel),
-            lines,
-            files: Files::default(),
-            perf_maps: FxHashMap::default(),
+            files: ElfFiles::new(lines, cache_bytes),
+            debuginfod,
+            made: MadeCode::default(),
             frames: Generations::new(CACHED_ADDRESSES),
             modules: Modules::default(),
             own_vdso,
@@ -95,6 +88,19 @@ impl Symbolizer {
         let _ = self.blazesym.symbolize_single(&self.kernel, Input::AbsAddr(u64::MAX));
     }
 
+    /// Takes the debug files that have come meanwhile. If there are any, what was found before may
+    /// have better names now.
+    pub fn take_debug_files(&mut self) -> bool {
+        let mut is_any = false;
+        while let Some((id, file)) = self.debuginfod.as_mut().and_then(Debuginfod::arrived) {
+            is_any |= self.files.add_debug_file(id, file);
+        }
+        if is_any {
+            self.frames = Generations::new(CACHED_ADDRESSES);
+        }
+        is_any
+    }
+
     /// Names the kernel half of a stack.
     pub fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Stack {
         let locations = addresses.iter().enumerate().map(|(depth, address)| {
@@ -105,22 +111,29 @@ impl Symbolizer {
                 let looked_up = this
                     .blazesym
                     .symbolize_single(&this.kernel, Input::AbsAddr(address.wrapping_sub(back)));
-                this.modules.frames(looked_up.ok(), back, None, 0)
+                let unnamed = Unnamed { offset: 0, module: None, why: Origin::NoSymbol };
+                this.modules.frames(looked_up.ok(), back, Origin::Kallsyms, None, unnamed)
             });
             Location { address, frames }
         });
         Stack::new(locations.collect())
     }
 
-    /// Names the user half of a stack. Also says whether that will stay: not if an address is mapped
-    /// to nothing, or to code without a name yet.
-    pub fn user_stack(&mut self, process: &Process, addresses: Addresses<'_>) -> (Stack, bool) {
+    /// Names the user half of a stack taken at a time. Also says whether that will stay: not if an
+    /// address is mapped to nothing, or to code without a name yet.
+    pub fn user_stack(
+        &mut self,
+        process: &Process,
+        addresses: Addresses<'_>,
+        time_ns: u64,
+    ) -> (Stack, bool) {
         self.all_known = true;
         // The kernel's walk of frame pointers may end with the zero that it found.
         let addresses = addresses.iter().filter(|&address| address != 0);
         let locations = addresses.enumerate().map(|(depth, address)| {
             let is_return = depth > 0;
-            let frames = match process.mapping(address.wrapping_sub(u64::from(is_return))) {
+            let looked_up = address.wrapping_sub(u64::from(is_return));
+            let frames = match process.space.find(looked_up, time_ns) {
                 Some(mapping) => self.mapped(process, mapping, address, is_return),
                 None => {
                     self.all_known = false;
@@ -133,17 +146,25 @@ impl Symbolizer {
         (Stack::new(locations), self.all_known)
     }
 
+    /// The user half of a process of which nothing is known.
+    #[must_use]
+    pub fn unknown_stack(&self, addresses: Addresses<'_>) -> Stack {
+        let frames = &self.not_mapped;
+        let locations = addresses.iter().filter(|&address| address != 0);
+        let locations = locations.map(|address| Location { address, frames: Rc::clone(frames) });
+        Stack::new(locations.collect())
+    }
+
     fn mapped(
         &mut self,
         process: &Process,
-        mapping: &Mapping,
+        mapping: &Mapped,
         address: u64,
         is_return: bool,
     ) -> Rc<[Frame]> {
-        let in_file = mapping.file_offset_of(address);
-        match mapping.backing {
-            Backing::File(id) => {
-                let frames = self.in_file(id, process, mapping, in_file, is_return);
+        match &mapping.backing {
+            Backing::File(file) => {
+                let frames = self.in_file(process.tgid, file, mapping, address, is_return);
                 let unnamed = frames.iter().all(|frame| frame.symbol.is_none());
                 // Some runtimes write their code through a memfd.
                 if unnamed && mapping.name.starts_with("/memfd:") {
@@ -164,7 +185,9 @@ impl Symbolizer {
                         let input = Input::AbsAddr(own.wrapping_sub(back));
                         this.blazesym.symbolize_single(&source, input).ok()
                     });
-                    this.modules.frames(looked_up, back, Some(&mapping.name), offset)
+                    let unnamed =
+                        Unnamed { offset, module: Some(&mapping.name), why: Origin::NoSymbol };
+                    this.modules.frames(looked_up, back, Origin::Vdso, None, unnamed)
                 })
             }
             Backing::Anonymous => self.made(process, mapping, address, is_return),
@@ -174,79 +197,65 @@ impl Symbolizer {
     /// Code of a file, whose names are the same wherever it is mapped.
     fn in_file(
         &mut self,
-        id: FileId,
-        process: &Process,
-        mapping: &Mapping,
-        in_file: u64,
-        is_return: bool,
-    ) -> Rc<[Frame]> {
-        let (key, back) = ((Place::File(id, in_file), is_return), u64::from(is_return));
-        if let Some(frames) = self.frames.get(&key) {
-            return frames;
-        }
-        let Some(path) = self.path(id, mapping, process.tgid) else {
-            self.all_known = false;
-            return self.modules.frames(None, back, Some(&mapping.name), in_file);
-        };
-        let elf = Source::Elf(Elf { debug_syms: self.lines, ..Elf::new(path) });
-        let input = Input::FileOffset(in_file.wrapping_sub(back));
-        let looked_up = self.blazesym.symbolize_single(&elf, input).ok();
-        let frames = self.modules.frames(looked_up, back, Some(&mapping.name), in_file);
-        self.frames.insert(key, Rc::clone(&frames));
-        frames
-    }
-
-    /// Code made at run time: named by the process's perf map.
-    fn made(
-        &mut self,
-        process: &Process,
-        mapping: &Mapping,
+        tgid: u32,
+        file: &Arc<MappedFile>,
+        mapping: &Mapped,
         address: u64,
         is_return: bool,
     ) -> Rc<[Frame]> {
-        let key = (Place::Made(process.space, address), is_return);
-        if let Some(frames) = self.frames.get(&key) {
+        let (offset, back) = (mapping.file_offset_of(address), u64::from(is_return));
+        let key = file.key().map(|key| (Place::File(key, offset), is_return));
+        if let Some(frames) = key.and_then(|key| self.frames.get(&key)) {
             return frames;
         }
-        let found = self.perf_map_find(process, address.wrapping_sub(u64::from(is_return)));
-        let frame = match found {
-            Some((start, symbol)) => Frame {
-                symbol: Some(symbol),
-                offset: address.wrapping_sub(start),
-                module: Some(self.modules.intern("[JIT]")),
-                ..Frame::default()
-            },
-            None => {
-                let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
-                let module = Some(self.modules.intern(name));
-                Frame { offset: mapping.file_offset_of(address), module, ..Frame::default() }
+        let (modules, build_id) = (&mut self.modules, file.build_id());
+        let unnamed = |why| Unnamed { offset, module: Some(&*mapping.name), why };
+        let place = (tgid, &*mapping.name);
+        let found = self.files.find(file, place, offset.wrapping_sub(back), |looked_up| {
+            modules.frames(looked_up, back, Origin::Elf, build_id, unnamed(Origin::NoSymbol))
+        });
+        match (found, key) {
+            (Ok(frames), Some(key)) => {
+                let is_named = frames.iter().all(|frame| frame.origin.is_named());
+                if let (Some(debuginfod), Some(id), false) =
+                    (&mut self.debuginfod, build_id, is_named)
+                {
+                    debuginfod.ask(id);
+                }
+                self.frames.insert(key, Rc::clone(&frames));
+                frames
             }
-        };
-        let found = frame.symbol.is_some();
-        let frames = Rc::from([frame]);
-        // The process may still write the name of what it has just made.
-        if found {
-            self.frames.insert(key, Rc::clone(&frames));
-        } else {
-            self.all_known = false;
+            (Ok(frames), None) => frames,
+            // It may yet be opened for another process that maps it.
+            (Err(why), _) => {
+                self.all_known = false;
+                let unnamed = unnamed(Origin::NoFile(why));
+                self.modules.frames(None, back, Origin::Elf, build_id, unnamed)
+            }
         }
-        frames
     }
 
-    /// Start and name of a function in the process's perf map, which is read again now and then
-    /// while it lacks one.
-    fn perf_map_find(&mut self, process: &Process, address: u64) -> Option<(u64, Rc<str>)> {
-        if !self.perf_maps.contains_key(&process.space) {
-            let kept: usize = self.perf_maps.values().map(|kept| kept.map.bytes()).sum();
-            if self.perf_maps.len() >= CACHED_PERF_MAPS || kept > CACHED_PERF_MAP_BYTES {
-                self.perf_maps.clear();
-            }
-        }
-        let kept = self.perf_maps.entry(process.space).or_insert_with(|| KeptMap::read(process));
-        if kept.map.find(address).is_none() && Instant::now() >= kept.read_again {
-            *kept = KeptMap::read(process);
-        }
-        kept.map.find(address).map(|(start, name)| (start, Rc::from(name)))
+    /// Code made at run time, of which the process itself says the names. They are not cached here:
+    /// other code may take its place.
+    fn made(
+        &mut self,
+        process: &Process,
+        mapping: &Mapped,
+        address: u64,
+        is_return: bool,
+    ) -> Rc<[Frame]> {
+        let call = address.wrapping_sub(u64::from(is_return));
+        let Some((start, symbol, origin)) = self.made.find(process, call) else {
+            // The process may still write the name of what it has just made.
+            self.all_known = false;
+            let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
+            let module = Some(self.modules.intern(name));
+            let offset = mapping.file_offset_of(address);
+            return Rc::from([Frame { offset, module, origin: Origin::NoMap, ..Frame::default() }]);
+        };
+        let module = Some(self.modules.intern("[JIT]"));
+        let offset = address.wrapping_sub(start);
+        Rc::from([Frame { symbol: Some(symbol), offset, module, origin, ..Frame::default() }])
     }
 
     fn cached(
@@ -263,18 +272,6 @@ impl Symbolizer {
         self.frames.insert(key, Rc::clone(&frames));
         frames
     }
-
-    /// The file's path for blazesym. When too many files are open, all are closed, and what blazesym
-    /// holds of them goes with them.
-    fn path(&mut self, id: FileId, mapping: &Mapping, tgid: u32) -> Option<std::path::PathBuf> {
-        if self.files.is_full() {
-            self.blazesym = blazesym(self.lines);
-            self.files.clear();
-            self.frames.clear();
-            self.modules.0.clear();
-        }
-        self.files.path(id, mapping, tgid)
-    }
 }
 
 /// Names of modules, each kept once.
@@ -283,6 +280,9 @@ struct Modules(FxHashMap<String, Rc<str>>);
 
 impl Modules {
     fn intern(&mut self, name: &str) -> Rc<str> {
+        if self.0.len() >= MODULES {
+            self.0.clear();
+        }
         if let Some(module) = self.0.get(name) {
             return Rc::clone(module);
         }
@@ -292,26 +292,31 @@ impl Modules {
     }
 
     /// blazesym's answer as frames. The offset is that of the address itself, `back` bytes behind
-    /// the one that was looked up; `in_file` is shown where there is no symbol.
+    /// the one that was looked up.
     fn frames(
         &mut self,
         looked_up: Option<Symbolized<'_>>,
         back: u64,
-        mapped: Option<&str>,
-        in_file: u64,
+        origin: Origin,
+        build_id: Option<BuildId>,
+        unnamed: Unnamed<'_>,
     ) -> Rc<[Frame]> {
         let Some(sym) = looked_up.and_then(Symbolized::into_sym) else {
-            let module = mapped.map(|name| self.intern(name));
-            return Rc::from([Frame { offset: in_file, module, ..Frame::default() }]);
+            let Unnamed { offset, module, why } = unnamed;
+            let module = module.map(|name| self.intern(name));
+            return Rc::from([Frame { offset, module, build_id, origin: why, ..Frame::default() }]);
         };
         let own = sym.module.as_deref().map(|name| name.to_string_lossy());
-        let module = mapped.or(own.as_deref()).map(|name| self.intern(name));
+        let module = unnamed.module.or(own.as_deref()).map(|name| self.intern(name));
+        let has_source = sym.code_info.is_some() || !sym.inlined.is_empty();
         let outer = Frame {
             symbol: Some(Rc::from(&*sym.name)),
             offset: sym.offset as u64 + back,
             module,
             source: sym.code_info.as_deref().map(source),
             inlined: false,
+            build_id,
+            origin: if has_source { Origin::Dwarf } else { origin },
         };
         let inlined = sym.inlined.iter().rev().map(|inlined| Frame {
             symbol: Some(Rc::from(&*inlined.name)),
@@ -323,30 +328,15 @@ impl Modules {
     }
 }
 
+/// What is shown where there is no name.
+#[derive(Clone, Copy)]
+struct Unnamed<'a> {
+    /// In the module's file.
+    offset: u64,
+    module: Option<&'a str>,
+    why: Origin,
+}
+
 fn source(info: &CodeInfo<'_>) -> (Rc<str>, Option<u32>) {
     (Rc::from(info.to_path().to_string_lossy()), info.line)
-}
-
-/// A process's perf map as last read.
-struct KeptMap {
-    map: PerfMap,
-    read_again: Instant,
-}
-
-impl KeptMap {
-    fn read(process: &Process) -> Self {
-        let start = Instant::now();
-        let map = PerfMap::read(process.tgid);
-        let pause = PERF_MAP_PAUSE.max(start.elapsed().saturating_mul(PERF_MAP_SHARE));
-        Self { map, read_again: start + pause }
-    }
-}
-
-fn blazesym(lines: bool) -> Blazesym {
-    Blazesym::builder()
-        // The files are held open, so they are what they were.
-        .enable_auto_reload(false)
-        .enable_code_info(lines)
-        .enable_inlined_fns(lines)
-        .build()
 }

@@ -1,23 +1,39 @@
 //! The thread that names samples and writes them: it may block, the ring's reader never waits for it.
 
-use std::{rc::Rc, sync::Arc, thread};
+use std::{
+    rc::Rc,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use super::{frame::Stack, symbolizer::Symbolizer};
+use super::{debuginfod::Debuginfod, frame::Stack, symbolizer::Symbolizer};
 use crate::{
     config::Config,
     error::{Error, Result},
     ledger::{Ledger, PerCpuCount},
     output::{NamedSample, Output, Sink},
-    process::table::{Processes, SpaceId},
+    process::{
+        space::{Space, SpaceId},
+        table::{Event, Process, Processes},
+        tracker::Tracker,
+    },
     queue::{Message, Receiver},
     sample::{self, Addresses, RawSample},
 };
 
 /// Addresses in all cached stacks. An address takes some 100 bytes with its share of the text.
 const CACHED_FRAMES: usize = 100_000;
+
+/// A process is looked up in `/proc` again at most this often, and all of them at most for one part in
+/// [`FIND_SHARE`] of the time.
+const FIND_MIN: Duration = Duration::from_millis(100);
+const FIND_SHARE: u32 = 20;
+/// Processes of which we remember when that was.
+const FOUND_LATELY: usize = 4096;
 
 /// What the thread leaves when it ends.
 pub type Ended = Result<Ledger>;
@@ -36,18 +52,20 @@ pub fn spawn(
     config: &Config,
     event: &'static str,
     sink: Sink,
+    tracker: Tracker,
     receiver: Receiver,
     delivered: Arc<PerCpuCount>,
     behind: Arc<PerCpuCount>,
 ) -> Result<Worker> {
     let (done, ended) = oneshot::channel();
     let (is_ready, ready) = oneshot::channel();
+    let debuginfod = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
     let config = config.clone();
     thread::Builder::new()
         .name("symbolize".into())
         .spawn(move || {
             let output = crate::output::new(&config, event, sink);
-            let symbolizer = Symbolizer::new(config.lines);
+            let symbolizer = Symbolizer::new(config.lines, config.symbol_cache_bytes, debuginfod);
             if config.kernel_stacks {
                 symbolizer.read_kernel_symbols();
             }
@@ -55,7 +73,8 @@ pub fn spawn(
             let _ = is_ready.send(());
             let mut naming = Naming {
                 symbolizer,
-                processes: Processes::default(),
+                processes: Processes::new(config.max_processes),
+                finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
                 stacks: FxHashMap::default(),
                 cached_frames: 0,
                 empty: Rc::default(),
@@ -78,6 +97,7 @@ fn cached(stacks: &Stacks, space: SpaceId, addresses: Addresses<'_>) -> Option<R
 struct Naming {
     symbolizer: Symbolizer,
     processes: Processes,
+    finding: Finding,
     stacks: Stacks,
     cached_frames: usize,
     empty: Rc<Stack>,
@@ -93,7 +113,17 @@ impl Naming {
     ) -> Ended {
         while let Some(message) = receiver.receive() {
             match message {
+                Message::Processes(events) => {
+                    for event in events {
+                        self.processes.apply(event);
+                    }
+                }
                 Message::Samples(samples) => {
+                    if self.symbolizer.take_debug_files() {
+                        self.stacks.clear();
+                        self.cached_frames = 0;
+                    }
+                    let mut oldest_ns = u64::MAX;
                     let mut cpus = Vec::new();
                     let mut rest = samples.as_slice();
                     while !rest.is_empty() {
@@ -102,8 +132,10 @@ impl Naming {
                         rest = next;
                         self.sample(&sample)?;
                         cpus.push(sample.cpu);
+                        oldest_ns = oldest_ns.min(sample.time_ns);
                     }
                     receiver.done(samples);
+                    self.processes.forget_before(oldest_ns);
                     // What could not be written has not been delivered.
                     self.output.flush()?;
                     for cpu in cpus {
@@ -129,7 +161,9 @@ impl Naming {
     fn sample(&mut self, raw: &RawSample<'_>) -> Result<()> {
         let kernel = self.kernel_stack(raw.kernel);
         let (space, user) = self.user_stack(raw);
-        self.output.sample(&NamedSample { raw, space, kernel, user })
+        let process = self.processes.at(raw.tgid, raw.time_ns);
+        let metadata = process.and_then(|process| process.metadata);
+        self.output.sample(&NamedSample { raw, space, kernel, user, metadata })
     }
 
     fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Rc<Stack> {
@@ -149,25 +183,50 @@ impl Naming {
         if raw.user.is_empty() {
             return (SpaceId::KERNEL, Rc::clone(&self.empty));
         }
-        let main_name = (raw.tid == raw.tgid).then_some(&raw.comm);
-        let process = self.processes.get(raw.tgid, main_name);
-        if let Some(stack) = cached(&self.stacks, process.space, raw.user) {
-            return (process.space, stack);
+        let mut known = self.processes.at(raw.tgid, raw.time_ns);
+        if known.is_none() {
+            known = self.find(raw);
         }
-        let (mut stack, all_known) = self.symbolizer.user_stack(process, raw.user);
-        let mut space = process.space;
-        if all_known {
-            let stack = Rc::new(stack);
-            self.keep(space, raw.user, &stack);
+        let Some(mut process) = known else {
+            return (SpaceId::KERNEL, Rc::new(self.symbolizer.unknown_stack(raw.user)));
+        };
+        // Within exec, user space is still that of the last program.
+        let in_user = raw.user.iter().next().unwrap_or_default();
+        let is_in = |space: &Space| space.find(in_user, raw.time_ns).is_some();
+        if let Some(before) = process.before_exec.take()
+            && !is_in(&process.space)
+            && is_in(&before)
+        {
+            process.space = before;
+        }
+        let space = process.space.id();
+        // What holds now need not have held then.
+        let is_current = process.space.changed_ns() <= raw.time_ns;
+        if is_current && let Some(stack) = cached(&self.stacks, space, raw.user) {
             return (space, stack);
         }
-        // A library may have been loaded since. A stack that stays outside of every mapping, as a
-        // chain of frame pointers does when code has none, is not kept.
-        if let Some(process) = self.processes.reread(raw.tgid) {
-            stack = self.symbolizer.user_stack(process, raw.user).0;
-            space = process.space;
+        let (stack, all_known) = self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+        if all_known {
+            let stack = Rc::new(stack);
+            if is_current {
+                self.keep(space, raw.user, &stack);
+            }
+            return (space, stack);
+        }
+        // A record may have been lost. A stack that stays outside of every mapping, as a chain of
+        // frame pointers does when code has none, is not kept.
+        if let Some(process) = self.find(raw).filter(|found| found.space.id() != space) {
+            let (stack, _) = self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+            return (process.space.id(), Rc::new(stack));
         }
         (space, Rc::new(stack))
+    }
+
+    /// Reads from `/proc` what no record has told.
+    fn find(&mut self, raw: &RawSample<'_>) -> Option<Process> {
+        let found = self.finding.find(raw.tgid)?;
+        self.processes.apply(found);
+        self.processes.at(raw.tgid, raw.time_ns)
     }
 
     fn keep(&mut self, space: SpaceId, addresses: Addresses<'_>, stack: &Rc<Stack>) {
@@ -177,5 +236,32 @@ impl Naming {
             self.cached_frames = addresses.iter().len();
         }
         self.stacks.entry(space).or_default().insert(addresses.as_bytes().into(), Rc::clone(stack));
+    }
+}
+
+/// Processes read from `/proc`, not too often.
+struct Finding {
+    tracker: Tracker,
+    lately: FxHashMap<u32, Instant>,
+    pause_until: Option<Instant>,
+}
+
+impl Finding {
+    fn find(&mut self, tgid: u32) -> Option<Event> {
+        let start = Instant::now();
+        let is_recent = |last: &Instant| start.duration_since(*last) < FIND_MIN;
+        if self.pause_until.is_some_and(|until| start < until)
+            || self.lately.get(&tgid).is_some_and(is_recent)
+        {
+            return None;
+        }
+        if self.lately.len() >= FOUND_LATELY {
+            self.lately.retain(|_, last| is_recent(last));
+        }
+        let found = self.tracker.find(tgid);
+        let now = Instant::now();
+        self.lately.insert(tgid, now);
+        self.pause_until = Some(now + now.duration_since(start) * FIND_SHARE);
+        found
     }
 }

@@ -25,6 +25,8 @@ fn one_line_and_exit_code_2() {
         (&["-d", "soon"], "time"),
         (&["-o", "/nowhere/out"], "/nowhere/out"),
         (&["--buffer-size", "9G"], "2G"),
+        (&["--metadata"], "-f json"),
+        (&["--debuginfod"], "DEBUGINFOD_URLS"),
     ] {
         let output = run(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();

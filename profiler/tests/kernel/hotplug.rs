@@ -1,12 +1,6 @@
 //! CPUs that go offline and come back while they are sampled.
 
-use std::{
-    fs,
-    os::fd::AsFd as _,
-    path::{Path, PathBuf},
-    process::Stdio,
-    thread,
-};
+use std::{fs, os::fd::AsFd as _, process::Stdio, thread};
 
 use clap::Parser as _;
 use profiler::{
@@ -21,37 +15,8 @@ use tempfile::NamedTempFile;
 
 use crate::{
     ledger::assert_sound,
-    support::{Program, Run, parse_json, profiler},
+    support::{Cpu1, Program, Run, now_ns, parse_json, profiler},
 };
-
-/// A CPU that the tests may take offline; it is online again when this is dropped.
-struct Cpu1(PathBuf);
-
-impl Cpu1 {
-    /// `None`, and the reason printed, where nobody has said that it may be taken, or it can't be.
-    fn take() -> Option<Self> {
-        if std::env::var_os("PROFILER_TEST_HOTPLUG").is_none() {
-            stderr::say("skipped: takes CPU 1 from the machine; set PROFILER_TEST_HOTPLUG");
-            return None;
-        }
-        let switch = Path::new("/sys/devices/system/cpu/cpu1/online").to_owned();
-        if !switch.exists() {
-            stderr::say(&format!("skipped: {} does not exist", switch.display()));
-            return None;
-        }
-        Some(Self(switch))
-    }
-
-    fn set_online(&self, online: bool) {
-        fs::write(&self.0, if online { "1" } else { "0" }).unwrap();
-    }
-}
-
-impl Drop for Cpu1 {
-    fn drop(&mut self) {
-        let _ = fs::write(&self.0, "1");
-    }
-}
 
 /// A profiler that is running with JSON in a pipe, of which all is kept, and with standard error in
 /// a file, so that one can be read without the other.
@@ -128,14 +93,6 @@ impl Watched {
         assert_sound(&self.samples, &summary);
         (summary, said)
     }
-}
-
-/// CLOCK_MONOTONIC, as samples have it.
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` outlives the call.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) }, 0);
-    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap()
 }
 
 /// Enough to run on both CPUs, whichever of them the scheduler likes: on some virtual machines a

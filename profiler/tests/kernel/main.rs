@@ -9,5 +9,7 @@ mod bad_input;
 mod end;
 mod hotplug;
 mod ledger;
+mod processes;
+mod sideband;
 mod stacks;
 mod support;

@@ -1,7 +1,8 @@
 //! Stacks come out whole, in order, and with their names.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, process::Command};
 
+use profiler::stderr;
 use serde_json::Value;
 
 /// Lines of `chain.c`: the loop, and the calls. A return address may count to the line behind.
@@ -127,11 +128,62 @@ fn code_made_at_run_time_has_its_name_from_the_perf_map() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn code_made_at_run_time_has_its_name_from_the_jitdump() {
+    let program = Program::start("jitdump.c");
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = chain_of(&mut run, &program, "made_at_run_time");
+    assert_eq!(sample["user"][0]["module"], "[JIT]");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_perf_map_is_found_in_another_pid_namespace_and_tmp() {
+    // The one of busybox knows no such options.
+    let version = Command::new("unshare").arg("--version").output();
+    if !version.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).contains("util-linux")) {
+        return stderr::say("skipped: there is no unshare of util-linux");
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c"]);
+    unshare.arg("mount -t tmpfs tmpfs /tmp && exec \"$0\"").arg(crate::support::fixture("jit.c"));
+    let _program = Program(unshare.spawn().unwrap());
+    let mut run = Run::start(&["-f", "json"]);
+    let sample = run.sample(|sample| {
+        sample["comm"] == "jit-c" && symbols(&sample["user"]).first() == Some(&"made_at_run_time")
+    });
+    assert_eq!(sample["user"][0]["module"], "[JIT]");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn javascript_has_its_names() {
+    if Command::new("node").arg("--version").output().is_err() {
+        return stderr::say("skipped: node is not installed");
+    }
+    let script = "function hot_in_javascript(n) {
+                      let sum = 0;
+                      for (let i = 0; i < n; i++) sum = (sum + 7 * i) % 1000003;
+                      return sum;
+                  }
+                  for (;;) hot_in_javascript(100000);";
+    let mut node = Command::new("node");
+    let program =
+        Program(node.args(["--perf-basic-prof-only-functions", "-e", script]).spawn().unwrap());
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = run.sample(|sample| {
+        let user = symbols(&sample["user"]);
+        user.first().is_some_and(|symbol| symbol.contains("hot_in_javascript"))
+    });
+    assert_eq!(sample["user"][0]["module"], "[JIT]");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn a_deleted_program_keeps_its_names() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
     std::fs::copy(crate::support::fixture("chain.c"), &copy).unwrap();
-    let program = Program(std::process::Command::new(&copy).spawn().unwrap());
+    let program = Program(Command::new(&copy).spawn().unwrap());
     program.wait_for_ticks(1);
     std::fs::remove_file(&copy).unwrap();
     let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use profiler::stderr;
 use serde_json::Value;
 
 /// A run that waits for something ends by itself after this long, and the test fails.
@@ -63,7 +64,9 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        // What a program that makes code has written.
         let _ = fs::remove_file(format!("/tmp/perf-{}.map", self.0.id()));
+        let _ = fs::remove_file(format!("/tmp/jit-{}.dump", self.0.id()));
     }
 }
 
@@ -184,7 +187,7 @@ pub(crate) fn sum(object: &Value) -> u64 {
     object.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
@@ -203,4 +206,41 @@ pub(crate) fn left_in_kernel() -> Vec<String> {
     let programs = programs.filter(|name| name == "sample").map(|name| format!("program {name}"));
     let maps = loaded.filter(|name| maps.contains(&name.as_str())).map(|it| format!("map {it}"));
     programs.chain(maps).collect()
+}
+
+/// A CPU that the tests may take offline; it is online again when this is dropped.
+pub(crate) struct Cpu1(PathBuf);
+
+impl Cpu1 {
+    /// `None`, and the reason printed, where nobody has said that it may be taken, or it can't be.
+    pub(crate) fn take() -> Option<Self> {
+        if std::env::var_os("PROFILER_TEST_HOTPLUG").is_none() {
+            stderr::say("skipped: takes CPU 1 from the machine; set PROFILER_TEST_HOTPLUG");
+            return None;
+        }
+        let switch = Path::new("/sys/devices/system/cpu/cpu1/online").to_owned();
+        if !switch.exists() {
+            stderr::say(&format!("skipped: {} does not exist", switch.display()));
+            return None;
+        }
+        Some(Self(switch))
+    }
+
+    pub(crate) fn set_online(&self, online: bool) {
+        fs::write(&self.0, if online { "1" } else { "0" }).unwrap();
+    }
+}
+
+impl Drop for Cpu1 {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.0, "1");
+    }
+}
+
+/// CLOCK_MONOTONIC, as samples have it.
+pub(crate) fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` outlives the call.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) }, 0);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap()
 }

@@ -1,0 +1,338 @@
+//! The records that the kernel writes into the mmap rings: what the processes of the machine do.
+//!
+//! Layout: <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>, enum
+//! `perf_event_type`. `perf_event_data` knows the fields; here records are cut apart, so that one
+//! which can't be read does not hide those behind it, and what we use is kept.
+
+use perf_event_data::{
+    Comm, Exit, Fork, KSymbol, KSymbolFlags, Lost, Mmap2, RecordMetadata, Visitor,
+    endian::Native,
+    parse::{ParseConfig, Parser},
+};
+use perf_event_open_sys::bindings as sys;
+use profiler_common::sample::COMM_LEN;
+
+use super::attr;
+use crate::build_id::BuildId;
+
+/// A record with the time at which it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// `CLOCK_MONOTONIC`, in nanoseconds, as samples have it.
+    pub time_ns: u64,
+    /// What happened.
+    pub record: Record,
+}
+
+/// What happened. Process and thread ids are those of the pid namespace that the profiler runs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Code was mapped, or what was mapped became executable. What was there before is gone; that
+    /// something was unmapped is not told.
+    Mmap {
+        /// The process.
+        tgid: u32,
+        /// The thread that mapped it.
+        tid: u32,
+        /// First address.
+        start: u64,
+        /// How long it is.
+        bytes: u64,
+        /// Offset of `start` in the file, in bytes.
+        file_offset: u64,
+        /// What is mapped; `None` if it is no file.
+        file: Option<MappedId>,
+        /// The path as the process sees it, or a name like `[vdso]` or `//anon`.
+        name: Vec<u8>,
+    },
+    /// A thread has another name.
+    Comm {
+        /// The process.
+        tgid: u32,
+        /// The thread.
+        tid: u32,
+        /// The name, padded with zeros.
+        comm: [u8; COMM_LEN],
+        /// Whether the process runs another program now: nothing that was mapped before still is.
+        exec: bool,
+    },
+    /// A process has another thread, or where the process ids differ, a process another process.
+    Fork {
+        /// The new one's process.
+        tgid: u32,
+        /// The new thread.
+        tid: u32,
+        /// The process that called.
+        parent_tgid: u32,
+        /// The thread that called.
+        parent_tid: u32,
+    },
+    /// A thread has ended.
+    Exit {
+        /// The process.
+        tgid: u32,
+        /// The thread.
+        tid: u32,
+    },
+    /// The kernel has more code, or less: of an eBPF program, or made for a probe.
+    Ksymbol {
+        /// First address.
+        start: u64,
+        /// How long it is.
+        bytes: u32,
+        /// The symbol.
+        name: Vec<u8>,
+        /// Whether it came; else it went.
+        registered: bool,
+    },
+    /// The ring was full: so many records are missing before this one.
+    Lost {
+        /// How many.
+        records: u64,
+    },
+}
+
+/// Which file is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MappedId {
+    /// By its build id, where it has one, the kernel (5.12) tells it, and had it in memory.
+    BuildId(BuildId),
+    /// By its place in the file system.
+    Inode {
+        /// Device, major number.
+        major: u32,
+        /// Device, minor number.
+        minor: u32,
+        /// Inode number.
+        inode: u64,
+        /// Counts the files that had this inode number, on file systems that keep one.
+        generation: u64,
+    },
+}
+
+/// A record's header: `u32` type, `u16` misc, `u16` size.
+const HEADER_BYTES: usize = 8;
+
+/// Cuts a run of records apart: each with its type and its bytes, header included. Ends at one that
+/// is not whole.
+pub(crate) fn split(mut run: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
+    std::iter::from_fn(move || {
+        let (kind, rest) = run.split_first_chunk()?;
+        let size = usize::from(u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?));
+        if size < HEADER_BYTES {
+            return None;
+        }
+        let (record, rest) = run.split_at_checked(size)?;
+        run = rest;
+        Some((u32::from_ne_bytes(*kind), record))
+    })
+}
+
+/// The records of a run from the ring of an [`attr::sideband`] event. Those that we have no use for,
+/// or can't read, are skipped.
+pub fn parse(run: &[u8]) -> impl Iterator<Item = Timed> {
+    let config = ParseConfig::<Native>::from(attr::sideband(false));
+    split(run).filter_map(move |(_, record)| {
+        Parser::new(record, config.clone()).parse_record(Keep).ok().flatten()
+    })
+}
+
+/// Keeps what we use.
+struct Keep;
+
+impl<'a> Visitor<'a> for Keep {
+    type Output = Option<Timed>;
+
+    fn visit_unimplemented(self, _: RecordMetadata) -> Self::Output {
+        None
+    }
+
+    fn visit_mmap2(self, mmap: Mmap2<'a>, metadata: RecordMetadata) -> Self::Output {
+        let file = match (mmap.build_id(), mmap.maj(), mmap.min(), mmap.ino()) {
+            (Some(id), ..) => BuildId::from_slice(id).map(MappedId::BuildId),
+            (_, Some(major), Some(minor), Some(inode @ 1..)) => {
+                let generation = mmap.ino_generation().unwrap_or_default();
+                Some(MappedId::Inode { major, minor, inode, generation })
+            }
+            _ => None,
+        };
+        let Mmap2 { pid: tgid, tid, addr: start, len: bytes, pgoff: file_offset, .. } = mmap;
+        let name = mmap.filename.into_owned();
+        timed(Record::Mmap { tgid, tid, start, bytes, file_offset, file, name }, &metadata)
+    }
+
+    fn visit_comm(self, record: Comm<'a>, metadata: RecordMetadata) -> Self::Output {
+        let mut comm = [0; COMM_LEN];
+        comm.iter_mut().zip(record.comm.iter()).for_each(|(to, from)| *to = *from);
+        let exec = u32::from(metadata.misc()) & sys::PERF_RECORD_MISC_COMM_EXEC != 0;
+        timed(Record::Comm { tgid: record.pid, tid: record.tid, comm, exec }, &metadata)
+    }
+
+    fn visit_fork(self, fork: Fork, metadata: RecordMetadata) -> Self::Output {
+        let Fork { pid: tgid, tid, ppid: parent_tgid, ptid: parent_tid, .. } = fork;
+        timed(Record::Fork { tgid, tid, parent_tgid, parent_tid }, &metadata)
+    }
+
+    fn visit_exit(self, exit: Exit, metadata: RecordMetadata) -> Self::Output {
+        timed(Record::Exit { tgid: exit.pid, tid: exit.tid }, &metadata)
+    }
+
+    fn visit_ksymbol(self, symbol: KSymbol<'a>, metadata: RecordMetadata) -> Self::Output {
+        let registered = !symbol.flags.contains(KSymbolFlags::UNREGISTER);
+        let KSymbol { addr: start, len: bytes, name, .. } = symbol;
+        timed(Record::Ksymbol { start, bytes, name: name.into_owned(), registered }, &metadata)
+    }
+
+    fn visit_lost(self, lost: Lost, metadata: RecordMetadata) -> Self::Output {
+        timed(Record::Lost { records: lost.lost }, &metadata)
+    }
+}
+
+fn timed(record: Record, metadata: &RecordMetadata) -> Option<Timed> {
+    metadata.sample_id().time().map(|time_ns| Timed { time_ns, record })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TIME: u64 = 0x0123_4567_89ab_cdef;
+    const ID: [u8; 20] = [0xb1; 20];
+
+    /// A record as the kernel writes it: header, fields, and the time that ends each.
+    fn record(kind: u32, misc: u32, fields: &[&[u8]]) -> Vec<u8> {
+        let fields = fields.concat();
+        let size = u16::try_from(HEADER_BYTES + fields.len() + size_of_val(&TIME)).unwrap();
+        let misc = u16::try_from(misc).unwrap();
+        let header = [&kind.to_ne_bytes()[..], &misc.to_ne_bytes(), &size.to_ne_bytes()].concat();
+        [header, fields, TIME.to_ne_bytes().to_vec()].concat()
+    }
+
+    fn u32s<const N: usize>(numbers: [u32; N]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+    }
+
+    fn u64s<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+    }
+
+    fn mmap2(misc: u32, file: &[u8], name: &[u8]) -> Vec<u8> {
+        let (ids, place) = (u32s([10, 11]), u64s([0x40_0000, 0x2000, 0x1000]));
+        record(sys::PERF_RECORD_MMAP2, misc, &[&ids, &place, file, &u32s([5, 2]), name])
+    }
+
+    fn only(bytes: &[u8]) -> Record {
+        let all: Vec<Timed> = parse(bytes).collect();
+        let [Timed { time_ns: TIME, record }] = &all[..] else { panic!("{all:?}") };
+        record.clone()
+    }
+
+    fn mapped(file: Option<MappedId>, name: &[u8]) -> Record {
+        let (start, bytes, file_offset, name) = (0x40_0000, 0x2000, 0x1000, name.to_vec());
+        Record::Mmap { tgid: 10, tid: 11, start, bytes, file_offset, file, name }
+    }
+
+    #[test]
+    fn reads_a_mapping_by_inode_or_build_id_or_of_no_file() {
+        let inode = [u32s([8, 1]), u64s([77, 3])].concat();
+        let file = MappedId::Inode { major: 8, minor: 1, inode: 77, generation: 3 };
+        let bytes = mmap2(2, &inode, b"/bin/a b\0\0\0\0\0\0\0\0");
+        assert_eq!(only(&bytes), mapped(Some(file), b"/bin/a b"));
+
+        let id = [&[20, 0, 0, 0][..], &ID].concat();
+        let file = MappedId::BuildId(BuildId::from_slice(&ID).unwrap());
+        let bytes = mmap2(2 | sys::PERF_RECORD_MISC_MMAP_BUILD_ID, &id, b"/bin/ab\0");
+        assert_eq!(only(&bytes), mapped(Some(file), b"/bin/ab"));
+
+        assert_eq!(only(&mmap2(2, &[0; 24], b"//anon\0\0")), mapped(None, b"//anon"));
+    }
+
+    #[test]
+    fn a_build_id_that_is_too_long_is_skipped() {
+        let id = [&[21, 0, 0, 0][..], &ID].concat();
+        let bytes = mmap2(sys::PERF_RECORD_MISC_MMAP_BUILD_ID, &id, b"/bin/ab\0");
+        assert_eq!(parse(&bytes).count(), 0);
+    }
+
+    #[test]
+    fn tells_exec_from_another_name() {
+        for (misc, exec) in [(sys::PERF_RECORD_MISC_COMM_EXEC, true), (0, false)] {
+            let bytes = record(sys::PERF_RECORD_COMM, misc, &[&u32s([10, 11]), b"sleep\0\0\0"]);
+            let comm = *b"sleep\0\0\0\0\0\0\0\0\0\0\0";
+            assert_eq!(only(&bytes), Record::Comm { tgid: 10, tid: 11, comm, exec });
+        }
+    }
+
+    #[test]
+    fn reads_how_threads_begin_and_end() {
+        // Process, parent's process, thread, parent's thread.
+        let task = [u32s([10, 1, 11, 2]), u64s([5])].concat();
+        let fork = Record::Fork { tgid: 10, tid: 11, parent_tgid: 1, parent_tid: 2 };
+        assert_eq!(only(&record(sys::PERF_RECORD_FORK, 0, &[&task])), fork);
+        let exit = Record::Exit { tgid: 10, tid: 11 };
+        assert_eq!(only(&record(sys::PERF_RECORD_EXIT, 0, &[&task])), exit);
+    }
+
+    #[test]
+    fn reads_kernel_symbols_that_come_and_go() {
+        for (flags, registered) in [(0, true), (sys::PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER, false)] {
+            // `u16` type and `u16` flags.
+            let flags = u16::try_from(flags).unwrap().to_ne_bytes();
+            let kind = u16::try_from(sys::PERF_RECORD_KSYMBOL_TYPE_BPF).unwrap().to_ne_bytes();
+            let place = [u64s([0xffff_ffff_c000_0000]), u32s([96])].concat();
+            let fields = [&place[..], &kind, &flags, b"bpf_prog_1\0\0\0\0\0\0"];
+            let name = b"bpf_prog_1".to_vec();
+            let start = 0xffff_ffff_c000_0000;
+            let expected = Record::Ksymbol { start, bytes: 96, name, registered };
+            assert_eq!(only(&record(sys::PERF_RECORD_KSYMBOL, 0, &fields)), expected);
+        }
+    }
+
+    #[test]
+    fn goes_on_behind_what_it_has_no_use_for() {
+        let lost = record(sys::PERF_RECORD_LOST, 0, &[&u64s([1, 42])]);
+        let throttle = record(sys::PERF_RECORD_THROTTLE, 0, &[&u64s([1, 2, 3])]);
+        let unknown = record(4711, 0, &[&[1; 8]]);
+        let short = record(sys::PERF_RECORD_MMAP2, 0, &[&u32s([10, 11])]);
+        let run = [throttle, unknown, short, lost].concat();
+        assert_eq!(only(&run), Record::Lost { records: 42 });
+        let kinds =
+            [sys::PERF_RECORD_THROTTLE, 4711, sys::PERF_RECORD_MMAP2, sys::PERF_RECORD_LOST];
+        assert_eq!(split(&run).map(|(kind, _)| kind).collect::<Vec<_>>(), kinds);
+    }
+
+    #[test]
+    fn ends_at_a_record_that_is_not_whole() {
+        let whole = record(sys::PERF_RECORD_COMM, 0, &[&u32s([10, 11]), b"sleep\0\0\0"]);
+        for kept in 0..whole.len() {
+            assert_eq!(parse(&whole[..kept]).count(), 0, "{kept}");
+            assert_eq!(parse(&[&whole[..], &whole[..kept]].concat()).count(), 1, "{kept}");
+        }
+        let mut no_size = whole.clone();
+        no_size[6..8].fill(0);
+        assert_eq!(parse(&[no_size, whole].concat()).count(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(split(&bytes).count() <= bytes.len() / HEADER_BYTES);
+            prop_assert!(parse(&bytes).count() <= bytes.len() / HEADER_BYTES);
+        }
+
+        #[test]
+        fn nearly_right_records_too(
+            records in prop::collection::vec(
+                (0_u32..24, any::<u16>(), prop::collection::vec(any::<u8>(), 0..120)), 0..20,
+            ),
+        ) {
+            let whole = |(kind, misc, fields): &(u32, u16, Vec<u8>)| {
+                record(*kind, u32::from(*misc), &[fields])
+            };
+            let run: Vec<u8> = records.iter().flat_map(whole).collect();
+            prop_assert_eq!(split(&run).count(), records.len());
+            prop_assert!(parse(&run).count() <= records.len());
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The files behind mappings: each opened once, as early as possible, whoever maps it.
+//!
+//! A process may be gone a moment after it has mapped a file, and a path may lead to another file by
+//! the time a name is looked up. So a file is opened when it is first seen mapped, is checked to be
+//! the one that was mapped, and stays open while a process has it.
+
+use std::{
+    fmt,
+    fs::{File, Metadata, OpenOptions},
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use rustc_hash::FxHashMap;
+
+use crate::{build_id::BuildId, perf::record::MappedId};
+
+/// Files held open, at most.
+const LIMIT: usize = 1024;
+/// A file that could not be opened is tried again after this long, when another process maps it.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Where the file may be found: in which process, at which addresses, by which name.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The process that maps it.
+    pub tgid: u32,
+    /// First address of the mapping.
+    pub start: u64,
+    /// The address behind the last.
+    pub end: u64,
+    /// The path, as the process sees it.
+    pub name: &'a str,
+}
+
+/// Why a file can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Missing {
+    /// The process is gone, and no file is at the path.
+    Gone,
+    /// Another file is at the path now.
+    Replaced,
+    /// It was written to since it was mapped.
+    Changed,
+    /// Not a regular file, such as a device.
+    Special,
+    /// Too many files are open.
+    TooMany,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "file gone",
+            Self::Replaced => "file replaced",
+            Self::Changed => "file changed",
+            Self::Special => "no regular file",
+            Self::TooMany => "too many open files",
+        })
+    }
+}
+
+/// What symbols are cached by: the same for two files with the same build id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKey {
+    /// Of a file that has one.
+    BuildId(BuildId),
+    /// Of one that has none: unique in this run.
+    Number(u64),
+}
+
+/// A file that is mapped somewhere.
+#[derive(Debug)]
+pub struct MappedFile {
+    number: u64,
+    opened: OnceLock<Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    build_id: Option<BuildId>,
+    stamp: Stamp,
+}
+
+/// What changes when a file is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+/// The same file, also when the kernel has named it in two ways.
+impl PartialEq for MappedFile {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number || (self.key().is_some() && self.key() == other.key())
+    }
+}
+
+impl Eq for MappedFile {}
+
+impl MappedFile {
+    /// What its symbols are cached by; `None` while it can't be opened.
+    #[must_use]
+    pub fn key(&self) -> Option<FileKey> {
+        let opened = self.opened.get()?;
+        Some(opened.build_id.map_or(FileKey::Number(self.number), FileKey::BuildId))
+    }
+
+    /// Its build id, where it could be opened and has one.
+    #[must_use]
+    pub fn build_id(&self) -> Option<BuildId> {
+        self.opened.get()?.build_id
+    }
+
+    /// The file, where it could be opened.
+    pub(crate) fn file(&self) -> Option<&File> {
+        Some(&self.opened.get()?.file)
+    }
+
+    /// The file, or why it can't be used: also if it was written to since it was first seen mapped.
+    pub(crate) fn unchanged(&self) -> Result<&File, Missing> {
+        let opened = self.opened.get().ok_or(Missing::Gone)?;
+        let now = opened.file.metadata().map_err(|_| Missing::Gone)?;
+        if Stamp::of(&now) == opened.stamp { Ok(&opened.file) } else { Err(Missing::Changed) }
+    }
+}
+
+impl Stamp {
+    fn of(file: &Metadata) -> Self {
+        Self { bytes: file.size(), modified: (file.mtime(), file.mtime_nsec()) }
+    }
+}
+
+/// All files that are mapped by a process we know.
+#[derive(Debug, Default)]
+pub struct Files {
+    by_id: FxHashMap<MappedId, Known>,
+    last_number: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    file: Arc<MappedFile>,
+    /// When to try again.
+    retry: Instant,
+}
+
+impl Files {
+    /// The file with this identity, opened if it can be.
+    pub fn get(&mut self, id: MappedId, place: Place<'_>) -> Arc<MappedFile> {
+        if self.by_id.len() >= LIMIT && !self.by_id.contains_key(&id) {
+            // Those that no mapping refers to any more.
+            self.by_id.retain(|_, known| Arc::strong_count(&known.file) > 1);
+        }
+        let is_full = self.by_id.len() >= LIMIT;
+        let now = Instant::now();
+        let last_number = &mut self.last_number;
+        let mut new = || {
+            *last_number += 1;
+            Arc::new(MappedFile { number: *last_number, opened: OnceLock::new() })
+        };
+        if is_full && !self.by_id.contains_key(&id) {
+            return new();
+        }
+        let known = self.by_id.entry(id).or_insert_with(|| Known { file: new(), retry: now });
+        if known.file.opened.get().is_none() && now >= known.retry {
+            match open(id, place) {
+                // Nobody else sets it: `self` is borrowed.
+                Ok(opened) => drop(known.file.opened.set(opened)),
+                Err(_) => known.retry = now + RETRY,
+            }
+        }
+        Arc::clone(&known.file)
+    }
+}
+
+/// The process's own link to the mapped file always leads to the right one. When the process is
+/// gone, the path may still: in its root, or in ours.
+fn open(id: MappedId, place: Place<'_>) -> Result<Opened, Missing> {
+    let Place { tgid, start, end, name } = place;
+    let link = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");
+    // Another process may have the pid by now, and a file at the same addresses.
+    if let Ok(opened) = open_regular(Path::new(&link))
+        && opened.is(id, |_, _| true)
+    {
+        return Ok(opened);
+    }
+    let mut why = Missing::Gone;
+    for path in [&*format!("/proc/{tgid}/root{name}"), name] {
+        match open_regular(Path::new(path)) {
+            Ok(opened) if opened.is(id, is_on_device) => return Ok(opened),
+            Ok(_) => why = Missing::Replaced,
+            Err(Missing::Gone) => {}
+            Err(other) => why = other,
+        }
+    }
+    Err(why)
+}
+
+impl Opened {
+    /// Whether this is the file that was mapped; `on_device` says whether it is on this device.
+    fn is(&self, id: MappedId, on_device: impl Fn(&File, (u32, u32)) -> bool) -> bool {
+        match id {
+            MappedId::BuildId(id) => self.build_id == Some(id),
+            MappedId::Inode { major, minor, inode, .. } => {
+                self.file.metadata().is_ok_and(|found| found.ino() == inode)
+                    && on_device(&self.file, (major, minor))
+            }
+        }
+    }
+}
+
+/// Whether the file's device is this one. Overlays and subvolumes have a device of their own in what
+/// stat(2) says, and another one in mappings: there the inode has to be enough.
+fn is_on_device(file: &File, device: (u32, u32)) -> bool {
+    let dev = file.metadata().map(|found| found.dev()).unwrap_or_default();
+    if (libc::major(dev), libc::minor(dev)) == device {
+        return true;
+    }
+    // SAFETY: all zero bytes are a valid `statfs`.
+    let mut filesystem: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `filesystem` outlives the call.
+    let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut filesystem) };
+    result == 0
+        && [libc::OVERLAYFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC].contains(&filesystem.f_type)
+}
+
+/// Opens a regular file only, and never waits: a FIFO in its place would.
+fn open_regular(path: &Path) -> Result<Opened, Missing> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => Missing::TooMany,
+        _ => Missing::Gone,
+    })?;
+    let metadata = file.metadata().map_err(|_| Missing::Gone)?;
+    if !metadata.is_file() {
+        return Err(Missing::Special);
+    }
+    let build_id = BuildId::of_elf(&file);
+    Ok(Opened { file, build_id, stamp: Stamp::of(&metadata) })
+}

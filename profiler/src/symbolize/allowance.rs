@@ -1,0 +1,69 @@
+//! How much of the time something may take.
+
+use std::time::{Duration, Instant};
+
+/// One part in so many of the time.
+const SHARE: u32 = 20;
+/// What has not been used of so much time may be used at once.
+const SAVED: Duration = Duration::from_secs(5);
+
+/// A share of the time, for all processes together.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    /// Until when the time that was taken has used up the share.
+    used_until: Instant,
+}
+
+impl Allowance {
+    /// All that can be saved is there.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { used_until: now.checked_sub(SAVED).unwrap_or(now) }
+    }
+
+    /// Whether there is some left.
+    pub(super) fn is_left(&self, now: Instant) -> bool {
+        self.used_until <= now
+    }
+
+    /// Takes time, also more than was left.
+    pub(super) fn take(&mut self, now: Instant, time: Duration) {
+        let saved_since = now.checked_sub(SAVED).unwrap_or(now);
+        self.used_until = self.used_until.max(saved_since) + time.saturating_mul(SHARE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_a_share_of_the_time() {
+        let start = Instant::now() + Duration::from_secs(1000);
+        let mut allowance = Allowance::new(start);
+        let (step, mut taken) = (Duration::from_millis(10), Duration::ZERO);
+        for ms in 0..100_000 {
+            let now = start + Duration::from_millis(ms);
+            if allowance.is_left(now) {
+                allowance.take(now, step);
+                taken += step;
+            }
+        }
+        let share = (Duration::from_secs(100) + SAVED) / SHARE;
+        assert!(taken >= share && taken <= share + step, "{taken:?}");
+    }
+
+    #[test]
+    fn what_is_saved_is_bounded() {
+        let start = Instant::now() + Duration::from_secs(1000);
+        let mut allowance = Allowance::new(start);
+        let later = start + Duration::from_secs(1_000_000);
+        allowance.take(later, SAVED / SHARE);
+        assert!(allowance.is_left(later));
+        allowance.take(later, Duration::from_nanos(1));
+        assert!(!allowance.is_left(later));
+        // A debt is paid off.
+        allowance.take(later, Duration::from_secs(1));
+        assert!(!allowance.is_left(later + Duration::from_secs(20)));
+        assert!(allowance.is_left(later + Duration::from_secs(21)));
+    }
+}

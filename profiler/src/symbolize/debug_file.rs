@@ -1,0 +1,286 @@
+//! The separate debug file of a stripped one: where distributions put it, and that it is the right
+//! one.
+//!
+//! The places are gdb's:
+//! <https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html>.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Read as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    build_id::BuildId,
+    elf::{self, Code},
+};
+
+/// Where debug files are installed.
+const DEBUG_DIR: &str = "usr/lib/debug";
+/// The largest file whose checksum is made: it takes a read of the whole, and a container may hold
+/// one that has no end in sight.
+const CHECKSUM_LIMIT: u64 = 1 << 30;
+/// How much of a file is read at a time for its checksum.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A file with the symbols of another one, which has the code.
+#[derive(Debug)]
+pub struct DebugFile {
+    file: File,
+    code: Code,
+}
+
+impl DebugFile {
+    /// The debug file of a file that has this path in each of the roots, such as a process's own and
+    /// ours. It is looked for by build id in all of them, then by the link to it.
+    #[must_use]
+    pub fn find(stripped: &File, path: &Path, roots: &[&Path]) -> Option<Self> {
+        let id = BuildId::of_elf(stripped);
+        let by_id = || roots.iter().find_map(|root| by_id(id?, root));
+        let by_link = || {
+            let link = elf::debug_link(stripped)?;
+            let places = roots.iter().filter_map(|root| link_places(root, path, &link)).flatten();
+            places.filter_map(open).find(|file| is_linked(file, &link, id))
+        };
+        Self::new(stripped, by_id().or_else(by_link)?)
+    }
+
+    /// A debug file that is known to be that of the stripped one.
+    #[must_use]
+    pub fn new(stripped: &File, file: File) -> Option<Self> {
+        Some(Self { file, code: elf::code(stripped)? })
+    }
+
+    /// The file with the symbols.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The address, as the symbols have it, of an offset in the stripped file. The debug file has no
+    /// code, and so no offsets of its own.
+    #[must_use]
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        self.code.address_of(offset)
+    }
+}
+
+/// `/usr/lib/debug/.build-id/ab/cdef….debug`
+fn by_id(id: BuildId, root: &Path) -> Option<File> {
+    let hex = id.to_string();
+    let (first, rest) = hex.split_at_checked(2)?;
+    let place = root.join(DEBUG_DIR).join(format!(".build-id/{first}/{rest}.debug"));
+    open(place).filter(|file| BuildId::of_elf(file) == Some(id))
+}
+
+/// Beside the file, in `.debug` there, and below `/usr/lib/debug`.
+fn link_places(root: &Path, path: &Path, link: &elf::DebugLink) -> Option<[PathBuf; 3]> {
+    let folder = path.parent()?.strip_prefix("/").ok()?;
+    let here = root.join(folder);
+    let places = [here.clone(), here.join(".debug"), root.join(DEBUG_DIR).join(folder)];
+    Some(places.map(|place| place.join(&link.name)))
+}
+
+/// Whether a file is the one that was linked to: by its checksum, and by build id where both have
+/// one.
+fn is_linked(file: &File, link: &elf::DebugLink, id: Option<BuildId>) -> bool {
+    let own = BuildId::of_elf(file);
+    // The build id is found at once, the checksum takes the whole file.
+    (own.is_none() || id.is_none() || own == id) && crc(file) == Some(link.crc)
+}
+
+fn crc(mut file: &File) -> Option<u32> {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    // One that grows while it is read has an end all the same.
+    let mut left = Some(file.metadata().ok()?.len()).filter(|&bytes| bytes <= CHECKSUM_LIMIT)?;
+    while left > 0 {
+        let bytes = file.read(&mut chunk).ok().filter(|&bytes| bytes > 0)?;
+        hasher.update(chunk.get(..bytes)?);
+        left = left.saturating_sub(bytes as u64);
+    }
+    Some(hasher.finalize())
+}
+
+/// Opens a regular file only, and never waits: a FIFO in its place would.
+fn open(path: PathBuf) -> Option<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blazesym::symbolize::{
+        Input, Symbolizer,
+        source::{Elf, Source},
+    };
+    use std::{fs, os::fd::AsRawFd as _, process::Command};
+    use tempfile::TempDir;
+
+    const PROGRAM: &str = "int work(int x) { return x * 3; } int main(void) { return work(1); }";
+
+    fn run(program: &str, arguments: &[&Path]) {
+        let done = Command::new(program).args(arguments).status().unwrap();
+        assert!(done.success(), "{program} {arguments:?}");
+    }
+
+    /// A root with `/opt/program`, which is stripped, and `/opt/program.debug`.
+    struct Root {
+        dir: TempDir,
+        /// Where `work` lies in the file.
+        work: u64,
+    }
+
+    impl Root {
+        fn new(build_id: &str) -> Self {
+            let dir = TempDir::new().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            fs::create_dir(at("opt")).unwrap();
+            fs::write(at("source.c"), PROGRAM).unwrap();
+            let (program, debug) = (at("opt/program"), at("opt/program.debug"));
+            let id = format!("-Wl,--build-id={build_id}");
+            let options = [Path::new("-g"), Path::new(&id), Path::new("-o")];
+            let files = [program.as_path(), &at("source.c")];
+            run("gcc", &[options.as_slice(), files.as_slice()].concat());
+            let work = offset_of_work(&program);
+            run("objcopy", &[Path::new("--only-keep-debug"), &program, &debug]);
+            run("strip", &[&program]);
+            let link = PathBuf::from(format!("--add-gnu-debuglink={}", debug.display()));
+            run("objcopy", &[&link, &program]);
+            Self { dir, work }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn program(&self) -> File {
+            File::open(self.path("opt/program")).unwrap()
+        }
+
+        fn move_debug_file(&self, to: &str) {
+            let to = self.path(to);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::rename(self.path("opt/program.debug"), to).unwrap();
+        }
+
+        /// Its place by build id.
+        fn id_place(&self) -> String {
+            let id = BuildId::of_elf(&self.program()).unwrap().to_string();
+            format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..])
+        }
+
+        fn find(&self) -> Option<DebugFile> {
+            let empty = TempDir::new().unwrap();
+            let roots = [empty.path(), self.dir.path()];
+            DebugFile::find(&self.program(), Path::new("/opt/program"), &roots)
+        }
+
+        /// The name that what was found has for the place of `work`.
+        fn name_of_work(&self) -> Option<String> {
+            let found = self.find()?;
+            let path = format!("/proc/self/fd/{}", found.file().as_raw_fd());
+            let elf = Source::Elf(Elf { debug_syms: false, ..Elf::new(path) });
+            let at = Input::VirtOffset(found.address_of(self.work)?);
+            let symbolizer = Symbolizer::new();
+            let named = symbolizer.symbolize_single(&elf, at).unwrap();
+            Some(named.into_sym()?.name.into_owned())
+        }
+    }
+
+    fn offset_of_work(program: &Path) -> u64 {
+        use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
+        let bytes = fs::read(program).unwrap();
+        let elf = object::File::parse(&*bytes).unwrap();
+        let address = elf.symbol_by_name("work").unwrap().address();
+        let holds = |it: &object::Segment<'_, '_>| {
+            (it.address()..it.address() + it.size()).contains(&address)
+        };
+        let segment = elf.segments().find(holds).unwrap();
+        address - segment.address() + segment.file_range().0
+    }
+
+    #[test]
+    fn the_stripped_one_has_no_name_and_the_debug_file_has() {
+        let root = Root::new("sha1");
+        let elf = Source::Elf(Elf { debug_syms: false, ..Elf::new(root.path("opt/program")) });
+        let symbolizer = Symbolizer::new();
+        let at = Input::FileOffset(root.work);
+        assert!(symbolizer.symbolize_single(&elf, at).unwrap().into_sym().is_none());
+        assert_eq!(root.name_of_work().as_deref(), Some("work"));
+    }
+
+    #[test]
+    fn is_found_in_each_place() {
+        for build_id in ["sha1", "none"] {
+            for place in ["opt/.debug/program.debug", "usr/lib/debug/opt/program.debug"] {
+                let root = Root::new(build_id);
+                root.move_debug_file(place);
+                assert_eq!(root.name_of_work().as_deref(), Some("work"), "{build_id} {place}");
+            }
+        }
+        let root = Root::new("sha1");
+        root.move_debug_file(&root.id_place());
+        assert_eq!(root.name_of_work().as_deref(), Some("work"));
+    }
+
+    #[test]
+    fn is_not_taken_with_another_checksum() {
+        for build_id in ["sha1", "none"] {
+            let root = Root::new(build_id);
+            let debug = root.path("opt/program.debug");
+            let mut bytes = fs::read(&debug).unwrap();
+            bytes.push(0);
+            fs::write(&debug, bytes).unwrap();
+            assert!(root.find().is_none(), "{build_id}");
+        }
+    }
+
+    #[test]
+    fn is_not_taken_with_another_build_id() {
+        // By its place alone it would be.
+        let (root, other) = (Root::new("sha1"), Root::new("0x0102030405"));
+        root.move_debug_file(&root.id_place());
+        fs::copy(other.path("opt/program.debug"), root.path(&root.id_place())).unwrap();
+        assert!(root.find().is_none());
+        // The checksum is right, and yet it is of another build.
+        let file = File::open(other.path("opt/program.debug")).unwrap();
+        let link = elf::DebugLink { name: "any".into(), crc: crc(&file).unwrap() };
+        let reopened = || File::open(other.path("opt/program.debug")).unwrap();
+        assert!(is_linked(&reopened(), &link, BuildId::of_elf(&other.program())));
+        assert!(is_linked(&reopened(), &link, None));
+        assert!(!is_linked(&reopened(), &link, BuildId::of_elf(&root.program())));
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let root = Root::new("sha1");
+        fs::remove_file(root.path("opt/program.debug")).unwrap();
+        fs::create_dir(root.path("opt/program.debug")).unwrap();
+        run("mkfifo", &[&root.path("opt/fifo")]);
+        assert!(root.find().is_none());
+        assert!(open(root.path("opt/fifo")).is_none());
+    }
+
+    #[test]
+    fn a_checksum_has_a_limit() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4).unwrap();
+        assert_eq!(crc(&file), Some(0x2144_df1c));
+        // Only a hole, which takes no room on the disk.
+        file.set_len(1 << 42).unwrap();
+        assert_eq!(crc(&file), None);
+    }
+
+    #[test]
+    fn a_path_that_is_none_leads_nowhere() {
+        let root = Root::new("none");
+        for path in ["", "/", "program", "//anon", "/opt/program (deleted)", "/../opt/program"] {
+            let _ = DebugFile::find(&root.program(), Path::new(path), &[root.dir.path()]);
+        }
+        let deleted = Path::new("/opt/program (deleted)");
+        assert!(DebugFile::find(&root.program(), deleted, &[root.dir.path()]).is_some());
+    }
+}

@@ -1,0 +1,94 @@
+//! What the user's environment says of debuginfod.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::error::{Error, Result};
+
+/// For a name, for a connection, for an answer and for more of a body.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest debug file that is downloaded.
+const LIMIT_BYTES: u64 = 1 << 30;
+
+/// Who is asked, and where the answers are kept.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// URLs, asked in turn.
+    pub(super) servers: Vec<String>,
+    pub(super) cache: PathBuf,
+    pub(super) timeout: Duration,
+    pub(super) limit_bytes: u64,
+}
+
+impl Settings {
+    /// What the user's environment says.
+    pub fn from_env() -> Result<Self> {
+        let (servers, cache) = resolve(|name| env::var(name).ok().filter(|it| !it.is_empty()))?;
+        Ok(Self { servers, cache, timeout: TIMEOUT, limit_bytes: LIMIT_BYTES })
+    }
+}
+
+fn resolve(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, PathBuf)> {
+    let urls = variable("DEBUGINFOD_URLS").unwrap_or_default();
+    // Other words are settings of elfutils' client.
+    let is_url = |word: &&str| word.starts_with("http://") || word.starts_with("https://");
+    let servers = urls.split_ascii_whitespace().filter(is_url);
+    let servers: Vec<_> = servers.map(|url| url.trim_end_matches('/').to_owned()).collect();
+    if servers.is_empty() {
+        return Err(Error::Usage(
+            "--debuginfod: DEBUGINFOD_URLS names no server, as https://debuginfod.elfutils.org; \
+             under sudo, give it behind sudo"
+                .into(),
+        ));
+    }
+    let own = variable("DEBUGINFOD_CACHE_PATH").map(PathBuf::from);
+    let in_folder = |folder: PathBuf| folder.join("debuginfod_client");
+    let cache = own
+        .or_else(|| variable("XDG_CACHE_HOME").map(|it| in_folder(it.into())))
+        .or_else(|| variable("HOME").map(|it| in_folder(Path::new(&it).join(".cache"))));
+    match cache {
+        Some(cache) => Ok((servers, cache)),
+        None => Err(Error::Usage(
+            "--debuginfod: there is no HOME to keep files in; DEBUGINFOD_CACHE_PATH names a folder"
+                .into(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_says_who_and_where() {
+        let resolve = |variables: &[(&str, &str)]| {
+            let find = |name: &str| variables.iter().find(|(it, _)| *it == name);
+            resolve(|name| find(name).map(|(_, value)| (*value).to_owned()))
+        };
+        let urls = ("DEBUGINFOD_URLS", "ima:enforcing https://a.example/  http://b.example:8002");
+        let home = ("HOME", "/home/a");
+        let (servers, cache) = resolve(&[urls, home]).unwrap();
+        assert_eq!(servers, ["https://a.example", "http://b.example:8002"]);
+        assert_eq!(cache, Path::new("/home/a/.cache/debuginfod_client"));
+        let xdg = ("XDG_CACHE_HOME", "/var/cache");
+        assert_eq!(
+            resolve(&[urls, home, xdg]).unwrap().1,
+            Path::new("/var/cache/debuginfod_client")
+        );
+        let own = ("DEBUGINFOD_CACHE_PATH", "/x");
+        assert_eq!(resolve(&[urls, home, xdg, own]).unwrap().1, Path::new("/x"));
+        for (variables, named) in [
+            (&[home][..], "DEBUGINFOD_URLS"),
+            (&[home, ("DEBUGINFOD_URLS", "a.example")], "DEBUGINFOD_URLS"),
+            (&[urls], "DEBUGINFOD_CACHE_PATH"),
+        ] {
+            let error = resolve(variables).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.exit_code(), 2);
+            assert!(text.contains(named) && !text.contains('\n'), "{text}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Symbols of ELF files, read by blazesym and kept within a limit of bytes.
+//!
+//! Each file has a blazesym of its own, so that what it holds of a file can be given back alone.
+
+use std::{os::fd::AsRawFd as _, path::Path, sync::Arc};
+
+use blazesym::symbolize::{
+    Input, Symbolized, Symbolizer as Blazesym,
+    source::{Elf, Source},
+};
+use rustc_hash::FxHashMap;
+
+use super::debug_file::DebugFile;
+use crate::{
+    build_id::BuildId,
+    heap,
+    process::file::{FileKey, MappedFile, Missing},
+};
+
+/// Files whose symbols are kept, at most: each is held open, and its debug file, too.
+const LIMIT: usize = 512;
+
+/// The files whose symbols were asked for lately.
+pub(super) struct ElfFiles {
+    lines: bool,
+    loaded: FxHashMap<FileKey, Loaded>,
+    /// What all of them may hold, and what they do.
+    limit_bytes: usize,
+    bytes: usize,
+    clock: u64,
+}
+
+struct Loaded {
+    symbols: Symbols,
+    /// The separate file with the rest of its symbols.
+    debug: Option<(Symbols, DebugFile)>,
+    bytes: usize,
+    used: u64,
+    // blazesym knows the file by a descriptor's number, which must stay this file's.
+    file: Arc<MappedFile>,
+}
+
+/// One file's symbols.
+struct Symbols {
+    blazesym: Blazesym,
+    source: Source<'static>,
+}
+
+impl Symbols {
+    fn new(descriptor: i32, lines: bool) -> Self {
+        let path = format!("/proc/self/fd/{descriptor}");
+        let source = Source::Elf(Elf { debug_syms: lines, ..Elf::new(path) });
+        Self { blazesym: blazesym(lines), source }
+    }
+
+    fn find(&self, input: Input<u64>) -> Option<Symbolized<'_>> {
+        let found = self.blazesym.symbolize_single(&self.source, input).ok()?;
+        matches!(found, Symbolized::Sym(_)).then_some(found)
+    }
+}
+
+impl Loaded {
+    fn find(&self, offset: u64, lines: bool) -> Option<Symbolized<'_>> {
+        let own = || self.symbols.find(Input::FileOffset(offset));
+        let separate = || {
+            let (symbols, file) = self.debug.as_ref()?;
+            // It has no code, and so no offsets of its own.
+            symbols.find(Input::VirtOffset(file.address_of(offset)?))
+        };
+        // Lines are in the separate file, if there is one.
+        if lines { separate().or_else(own) } else { own().or_else(separate) }
+    }
+}
+
+impl ElfFiles {
+    /// No file yet; with `lines`, debug info is read, too.
+    pub(super) fn new(lines: bool, limit_bytes: usize) -> Self {
+        Self { lines, loaded: FxHashMap::default(), limit_bytes, bytes: 0, clock: 0 }
+    }
+
+    /// Hands on what is at an offset of the file, which a process knows by this name: nothing if it
+    /// has no symbol there.
+    pub(super) fn find<T>(
+        &mut self,
+        file: &Arc<MappedFile>,
+        (tgid, name): (u32, &str),
+        offset: u64,
+        take: impl FnOnce(Option<Symbolized<'_>>) -> T,
+    ) -> Result<T, Missing> {
+        let key = file.key().ok_or(Missing::Gone)?;
+        if !self.loaded.contains_key(&key) {
+            let opened = file.unchanged()?;
+            let symbols = Symbols::new(opened.as_raw_fd(), self.lines);
+            let roots = [format!("/proc/{tgid}/root"), "/".to_owned()];
+            let roots = roots.each_ref().map(Path::new);
+            let debug = DebugFile::find(opened, Path::new(name), &roots);
+            let debug = debug.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
+            let file = Arc::clone(file);
+            self.loaded.insert(key, Loaded { symbols, debug, bytes: 0, used: 0, file });
+        }
+        self.clock += 1;
+        let loaded = self.loaded.get_mut(&key).ok_or(Missing::Gone)?;
+        loaded.used = self.clock;
+        let (answer, grown) = heap::grown_by(|| loaded.find(offset, self.lines));
+        let taken = take(answer);
+        loaded.bytes += grown;
+        self.bytes += grown;
+        if self.bytes > self.limit_bytes || self.loaded.len() > LIMIT {
+            self.evict(key);
+        }
+        Ok(taken)
+    }
+
+    /// Takes a debug file that was sent for; whether it is of use.
+    pub(super) fn add_debug_file(&mut self, id: BuildId, debug: std::fs::File) -> bool {
+        let Some(loaded) = self.loaded.get_mut(&FileKey::BuildId(id)) else { return false };
+        let opened = loaded.file.unchanged().ok();
+        let found = opened.and_then(|opened| DebugFile::new(opened, debug));
+        loaded.debug = found.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
+        loaded.debug.is_some()
+    }
+
+    /// Gives back the files used least recently, down to three quarters of the limits. The one in use
+    /// stays, however large: it would be read again at once.
+    fn evict(&mut self, in_use: FileKey) {
+        let mut by_use: Vec<(u64, FileKey)> =
+            self.loaded.iter().map(|(key, loaded)| (loaded.used, *key)).collect();
+        by_use.sort_unstable_by_key(|(used, _)| *used);
+        for (_, key) in by_use {
+            if self.bytes <= self.limit_bytes / 4 * 3 && self.loaded.len() <= LIMIT / 4 * 3 {
+                break;
+            }
+            if key != in_use
+                && let Some(loaded) = self.loaded.remove(&key)
+            {
+                self.bytes -= loaded.bytes;
+            }
+        }
+    }
+}
+
+/// A blazesym, with debug info if `lines` are asked for.
+pub(super) fn blazesym(lines: bool) -> Blazesym {
+    Blazesym::builder()
+        // The files are held open, so they are what they were.
+        .enable_auto_reload(false)
+        .enable_code_info(lines)
+        .enable_inlined_fns(lines)
+        .build()
+}

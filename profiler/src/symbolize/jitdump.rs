@@ -1,0 +1,425 @@
+//! `jit-PID.dump`: names of code that was made at run time, with the order in which it came and went.
+//!
+//! Format: <https://github.com/torvalds/linux/blob/v6.12/tools/perf/Documentation/jitdump-specification.txt>.
+//! The process finds out itself where to write it, and tells profilers by mapping a page of it
+//! executable.
+//!
+//! linux-perf-data has a reader, too. It panics at a header of 4096 bytes and takes a record's own word
+//! for its size, be it less than its head or 4 GiB, which it then holds in memory.
+
+use std::{fs::File, io, rc::Rc};
+
+use super::{
+    functions::{Functions, LIMIT_NAME},
+    growing::Growing,
+    owner::Owner,
+};
+use crate::process::maps::{Backing, Mapping};
+use crate::process::space::Mapped;
+
+const MAGIC: u32 = 0x4a69_5444;
+const VERSION: u32 = 1;
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u32 = libc::EM_X86_64 as u32;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u32 = libc::EM_AARCH64 as u32;
+
+const HEADER_BYTES: usize = 40;
+/// What all records begin with.
+const PREFIX_BYTES: usize = 16;
+
+const CODE_LOAD: u32 = 0;
+const CODE_MOVE: u32 = 1;
+const CODE_CLOSE: u32 = 3;
+/// A load's fields before its name.
+const LOAD_BYTES: usize = PREFIX_BYTES + 40;
+/// The most of a record that is looked at: behind the name is the code.
+const HEAD_BYTES: usize = LOAD_BYTES + LIMIT_NAME;
+
+/// Why a file can't be read as a jitdump.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// It can't be read at all.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It begins with something else.
+    #[error("it does not begin like a jitdump")]
+    Magic,
+    /// Another kind of machine wrote it.
+    #[error("it is in the other byte order")]
+    ByteOrder,
+    /// A version that is not known.
+    #[error("its version is {0}, and only {VERSION} is known")]
+    Version(u32),
+    /// Its code runs elsewhere.
+    #[error("its code is for the ELF machine {0}, not {MACHINE}")]
+    Machine(u32),
+    /// Where the next one begins can't be known.
+    #[error("it has a header or record of {0} bytes")]
+    Size(u32),
+}
+
+/// What is expected next.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Next {
+    #[default]
+    Header,
+    Record,
+    /// It was closed, or can't be read.
+    Nothing,
+}
+
+/// The functions that a process has named, and not replaced since.
+#[derive(Debug, Default)]
+pub struct JitDump {
+    functions: Functions,
+    growing: Growing,
+    next: Next,
+}
+
+impl JitDump {
+    /// The mapping by which a process tells where its file is. Its name has the number by which the
+    /// process, or the one that it was forked from, knows itself; any will do, since the process
+    /// itself has mapped it.
+    #[must_use]
+    pub fn marker_in<F>(mappings: &[Mapping<F>]) -> Option<&Mapping<F>> {
+        mappings.iter().find(|mapping| {
+            let path = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+            let file = path.rsplit('/').next().unwrap_or(path);
+            let number = file.strip_prefix("jit-").and_then(|rest| rest.strip_suffix(".dump"));
+            let is_number = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
+            matches!(mapping.backing, Backing::File(_)) && number.is_some_and(is_number)
+        })
+    }
+
+    /// The file of a process, which tells where it is.
+    pub(super) fn open<'a>(owner: &Owner, mappings: &'a [Mapped]) -> Option<&'a File> {
+        let Backing::File(file) = &Self::marker_in(mappings)?.backing else { return None };
+        file.file().filter(|file| owner.owns(file))
+    }
+
+    /// Reads a step of what is new in the file. Says whether that was all of it: until then, a
+    /// function may be found whose place another has taken.
+    pub(super) fn read_on(&mut self, file: &File) -> Result<bool, Problem> {
+        if !self.growing.goes_on_in(file)? {
+            *self = Self { growing: Growing::begin(file, 0)?, ..Self::default() };
+        }
+        if self.next == Next::Nothing {
+            return Ok(true);
+        }
+        let behind = file.metadata()?.len().saturating_sub(self.growing.offset);
+        let bytes = self.growing.next(file)?;
+        let is_first = self.next == Next::Header;
+        let taken = self.take(&bytes, behind).inspect_err(|_| self.next = Next::Nothing);
+        // The header has the time when the file was made.
+        if is_first && let Some(header) = bytes.get(..HEADER_BYTES) {
+            self.growing.remember(0, header);
+        }
+        let taken = taken?;
+        self.growing.offset = self.growing.offset.saturating_add(taken);
+        Ok(taken == 0 || taken >= behind || self.next == Next::Nothing)
+    }
+
+    /// Takes the records whose heads stand in the bytes, as far as they are complete in a file that
+    /// has so many more bytes from here on. Says how many bytes they have, which may be more than
+    /// were given.
+    pub fn take(&mut self, bytes: &[u8], behind: u64) -> Result<u64, Problem> {
+        let mut taken = 0_u64;
+        while let Some(rest) = usize::try_from(taken).ok().and_then(|taken| bytes.get(taken..)) {
+            let behind = behind.saturating_sub(taken);
+            let size = match self.next {
+                Next::Header => header_size(rest)?,
+                Next::Record => record_size(rest)?,
+                Next::Nothing => None,
+            };
+            let Some(size) = size.filter(|size| u64::from(*size) <= behind) else { break };
+            let whole = usize::try_from(size).unwrap_or(usize::MAX);
+            // The rest of its head comes with the next bytes.
+            let Some(head) = rest.get(..whole.min(HEAD_BYTES)) else { break };
+            if self.next == Next::Header {
+                self.next = Next::Record;
+            } else {
+                self.record(head);
+            }
+            taken += u64::from(size);
+        }
+        Ok(taken)
+    }
+
+    /// A record; one of another kind, or that is too short for its kind, is skipped.
+    fn record(&mut self, head: &[u8]) {
+        let number = |at| head.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes);
+        match number32(head, 0) {
+            Some(CODE_LOAD) => {
+                let name = head.get(LOAD_BYTES..).unwrap_or_default();
+                let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+                if let (Some(start), Some(size)) = (number(32), number(40)) {
+                    self.functions.add(start, size, name);
+                }
+            }
+            Some(CODE_MOVE) => {
+                if let (Some(from), Some(to), Some(size)) = (number(32), number(40), number(48)) {
+                    self.functions.relocate(from, to, size);
+                }
+            }
+            Some(CODE_CLOSE) => self.next = Next::Nothing,
+            // Source lines, and unwinding information.
+            _ => {}
+        }
+    }
+
+    /// The memory it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.functions.bytes()
+    }
+
+    /// Start and name of the function that holds the address.
+    #[must_use]
+    pub fn find(&self, address: u64) -> Option<(u64, Rc<str>)> {
+        self.functions.find(address)
+    }
+}
+
+/// `None` if it is not there yet.
+fn header_size(bytes: &[u8]) -> Result<Option<u32>, Problem> {
+    let field = |at| number32(bytes, at);
+    let (Some(magic), Some(version), Some(size), Some(machine)) =
+        (field(0), field(4), field(8), field(12))
+    else {
+        return Ok(None);
+    };
+    match magic {
+        MAGIC => {}
+        _ if magic == MAGIC.swap_bytes() => return Err(Problem::ByteOrder),
+        // The process has made the file longer before it writes.
+        0 => return Ok(None),
+        _ => return Err(Problem::Magic),
+    }
+    match (version, machine) {
+        (VERSION, MACHINE) if size as usize >= HEADER_BYTES => Ok(Some(size)),
+        (VERSION, MACHINE) => Err(Problem::Size(size)),
+        (VERSION, _) => Err(Problem::Machine(machine)),
+        _ => Err(Problem::Version(version)),
+    }
+}
+
+/// `None` if it is not there yet.
+fn record_size(bytes: &[u8]) -> Result<Option<u32>, Problem> {
+    match number32(bytes, 4) {
+        // The process has made the file longer before it writes.
+        None | Some(0) => Ok(None),
+        Some(size) if (size as usize) < PREFIX_BYTES => Err(Problem::Size(size)),
+        size => Ok(size),
+    }
+}
+
+fn number32(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::growing::STEP, *};
+    use crate::process::maps;
+    use proptest::prelude::*;
+    use std::os::unix::fs::FileExt as _;
+
+    fn header_with(magic: u32, version: u32, size: u32, machine: u32) -> Vec<u8> {
+        let mut bytes: Vec<u8> =
+            [magic, version, size, machine, 0, 42].iter().flat_map(|it| it.to_ne_bytes()).collect();
+        bytes.extend([0; 16]);
+        bytes
+    }
+
+    fn header() -> Vec<u8> {
+        header_with(MAGIC, 1, 40, MACHINE)
+    }
+
+    fn record(kind: u32, body: &[u8]) -> Vec<u8> {
+        let size = u32::try_from(PREFIX_BYTES + body.len()).unwrap();
+        [&kind.to_ne_bytes(), &size.to_ne_bytes(), &[0; 8][..], body].concat()
+    }
+
+    fn numbers(numbers: &[u64]) -> Vec<u8> {
+        numbers.iter().flat_map(|it| it.to_ne_bytes()).collect()
+    }
+
+    fn load(start: u64, size: u64, name: &[u8], code: &[u8]) -> Vec<u8> {
+        record(CODE_LOAD, &[&numbers(&[0, start, start, size, 7]), name, &[0], code].concat())
+    }
+
+    fn relocate(from: u64, to: u64, size: u64) -> Vec<u8> {
+        record(CODE_MOVE, &numbers(&[0, to, from, to, size, 7]))
+    }
+
+    fn read(parts: &[Vec<u8>]) -> JitDump {
+        let mut dump = JitDump::default();
+        let bytes = [&header(), &*parts.concat()].concat();
+        assert_eq!(dump.take(&bytes, bytes.len() as u64).unwrap(), bytes.len() as u64);
+        dump
+    }
+
+    fn name(dump: &JitDump, address: u64) -> Option<String> {
+        dump.find(address).map(|(_, name)| name.to_string())
+    }
+
+    fn read_on(dump: &mut JitDump, file: &File) {
+        while !dump.read_on(file).unwrap() {}
+    }
+
+    #[test]
+    fn finds_the_function() {
+        let code = [0x90; 0x20];
+        let dump = read(&[
+            load(0x1000, 0x20, b"first", &code),
+            record(2, b"source lines"),
+            record(99, b"unknown"),
+            load(0x1020, 0x20, b"caf\xe9 \xe2\x98\x95", &code),
+            load(0x2000, 0, b"empty", &[]),
+        ]);
+        let found = dump.find(0x101f).unwrap();
+        assert_eq!((found.0, &*found.1), (0x1000, "first"));
+        assert_eq!(name(&dump, 0x1020).as_deref(), Some("caf\u{fffd} \u{2615}"));
+        assert_eq!((name(&dump, 0xfff), name(&dump, 0x1040)), (None, None));
+        assert_eq!(name(&dump, 0x2000), None);
+    }
+
+    #[test]
+    fn addresses_are_used_again() {
+        let dump = read(&[
+            load(0x1000, 0x40, b"old", &[]),
+            load(0x3000, 0x10, b"wanderer", &[]),
+            load(0x1010, 0x10, b"new", &[]),
+            relocate(0x3000, 0x1020, 0x10),
+        ]);
+        assert_eq!(name(&dump, 0x1000).as_deref(), Some("old"));
+        assert_eq!(name(&dump, 0x1010).as_deref(), Some("new"));
+        assert_eq!(name(&dump, 0x1020).as_deref(), Some("wanderer"));
+        assert_eq!(name(&dump, 0x3000), None);
+    }
+
+    #[test]
+    fn nothing_is_read_behind_the_close() {
+        let mut dump = read(&[load(0x1000, 0x10, b"before", &[]), record(CODE_CLOSE, &[])]);
+        assert_eq!(dump.take(&load(0x1000, 0x10, b"after", &[]), 1000).unwrap(), 0);
+        assert_eq!(name(&dump, 0x1000).as_deref(), Some("before"));
+    }
+
+    #[test]
+    fn says_why_it_can_not_be_read() {
+        let problem = |bytes: &[u8]| {
+            JitDump::default().take(bytes, bytes.len() as u64).unwrap_err().to_string()
+        };
+        assert_eq!(problem(&[0x7f; 40]), "it does not begin like a jitdump");
+        let swapped = header_with(MAGIC.swap_bytes(), 1 << 24, 40 << 24, MACHINE << 24);
+        assert_eq!(problem(&swapped), "it is in the other byte order");
+        assert!(problem(&header_with(MAGIC, 9, 40, MACHINE)).contains("version is 9"));
+        assert!(problem(&header_with(MAGIC, 1, 40, 3)).contains("machine 3"));
+        assert!(problem(&header_with(MAGIC, 1, 39, MACHINE)).contains("39 bytes"));
+        let mut short = record(CODE_LOAD, &[]);
+        short[4..8].copy_from_slice(&15_u32.to_ne_bytes());
+        assert!(problem(&[header(), short].concat()).contains("15 bytes"));
+    }
+
+    #[test]
+    fn a_problem_is_told_once() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[0x7f; 40], 0).unwrap();
+        let mut dump = JitDump::default();
+        assert!(matches!(dump.read_on(&file), Err(Problem::Magic)));
+        assert!(dump.read_on(&file).unwrap());
+    }
+
+    #[test]
+    fn reads_on_as_the_file_grows() {
+        let file = tempfile::tempfile().unwrap();
+        let mut dump = JitDump::default();
+        let first = [header(), load(0x1000, 0x10, b"first", &[0xcc; 0x10])].concat();
+        let whole = [&*first, &load(0x2000, 0x10, b"second", &[0xcc; 0x10])].concat();
+        for (at, byte) in whole.iter().enumerate() {
+            assert_eq!(name(&dump, 0x1000).is_some(), at >= first.len(), "at {at}");
+            assert_eq!(name(&dump, 0x2000), None, "at {at}");
+            file.write_all_at(&[*byte], at as u64).unwrap();
+            read_on(&mut dump, &file);
+        }
+        assert_eq!(name(&dump, 0x2000).as_deref(), Some("second"));
+        // Room for what comes.
+        file.set_len(whole.len() as u64 + 4096).unwrap();
+        read_on(&mut dump, &file);
+        file.write_all_at(&load(0x3000, 1, b"third", &[]), whole.len() as u64).unwrap();
+        read_on(&mut dump, &file);
+        assert_eq!(name(&dump, 0x3000).as_deref(), Some("third"));
+    }
+
+    #[test]
+    fn reads_anew_what_was_written_anew() {
+        let file = tempfile::tempfile().unwrap();
+        let mut dump = JitDump::default();
+        file.write_all_at(&[header(), load(0x1000, 0x10, b"first", &[])].concat(), 0).unwrap();
+        read_on(&mut dump, &file);
+        let mut other = header();
+        other[24] = 1;
+        let load = load(0x2000, 0x10, b"of another process", &[]);
+        file.write_all_at(&[other, load].concat(), 0).unwrap();
+        read_on(&mut dump, &file);
+        assert_eq!(name(&dump, 0x1000), None);
+        assert_eq!(name(&dump, 0x2000).as_deref(), Some("of another process"));
+    }
+
+    #[test]
+    fn skips_code_and_long_names() {
+        let file = tempfile::tempfile().unwrap();
+        let (mut dump, size) = (JitDump::default(), 3_u32 << 30);
+        let mut large = load(0x1000, 0x10, &[b'n'; 2 * HEAD_BYTES], &[]);
+        large[4..8].copy_from_slice(&size.to_ne_bytes());
+        let next = HEADER_BYTES as u64 + u64::from(size);
+        file.write_all_at(&[header(), large].concat(), 0).unwrap();
+        file.write_all_at(&load(0x2000, 0x10, b"behind", &[]), next).unwrap();
+        read_on(&mut dump, &file);
+        assert_eq!(name(&dump, 0x1000).map(|it| it.len()), Some(LIMIT_NAME));
+        assert_eq!(name(&dump, 0x2000).as_deref(), Some("behind"));
+    }
+
+    #[test]
+    fn a_step_is_bounded() {
+        let file = tempfile::tempfile().unwrap();
+        let step = usize::try_from(STEP).unwrap();
+        let records = record(4, &[]).repeat(3 * step / PREFIX_BYTES);
+        file.write_all_at(&[header(), records].concat(), 0).unwrap();
+        let mut dump = JitDump::default();
+        assert!(!dump.read_on(&file).unwrap());
+        assert!(dump.growing.offset <= STEP);
+        // As the file is truncated while it is read.
+        file.set_len(STEP / 2).unwrap();
+        read_on(&mut dump, &file);
+        assert!(dump.growing.offset <= STEP / 2);
+    }
+
+    #[test]
+    fn the_marker_has_the_files_name() {
+        let marker = |path: &str| {
+            let line = format!("1000-2000 r-xp 00000000 fe:00 12 {path}\n");
+            JitDump::marker_in(&maps::parse(line.as_bytes())).is_some()
+        };
+        assert!(marker("/tmp/jit-1.dump"));
+        assert!(marker("/home/a b/.debug/jit/llvm-IR-jit-20260101/jit-4711.dump (deleted)"));
+        for path in ["/tmp/jit-.dump", "/tmp/jit-1.dump/x", "/tmp/xjit-1.dump", "/tmp/jit-+1.dump"]
+        {
+            assert!(!marker(path), "{path}");
+        }
+        let anonymous = b"1000-2000 r-xp 00000000 00:00 0 /tmp/jit-1.dump\n";
+        assert!(JitDump::marker_in(&maps::parse(anonymous)).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..300), behind in 0_u64..1000) {
+            let mut dump = JitDump::default();
+            prop_assert!(dump.take(&bytes, behind).is_ok_and(|taken| taken == 0 || taken <= behind) || dump.next == Next::Header);
+            let mut dump = read(&[]);
+            if let Ok(taken) = dump.take(&bytes, behind) {
+                prop_assert!(taken <= behind);
+            }
+        }
+    }
+}

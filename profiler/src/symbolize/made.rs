@@ -1,0 +1,254 @@
+//! Names of code that processes make at run time, from what they write for profilers.
+
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use rustc_hash::FxHashMap;
+
+use super::{
+    allowance::Allowance, frame::Origin, jitdump::JitDump, owner::Owner, perf_map::PerfMap,
+};
+use crate::process::{
+    space::{Mapped, SpaceId},
+    table::Process,
+};
+
+/// Processes whose names are kept.
+const LIMIT_PROCESSES: usize = 256;
+/// Bytes of all of them.
+const LIMIT_BYTES: usize = 128 << 20;
+/// Files without the address asked for are looked at again after this long.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The names of all processes.
+#[derive(Debug)]
+pub(super) struct MadeCode {
+    processes: FxHashMap<u32, Names>,
+    allowance: Allowance,
+}
+
+/// The names of a process, as last read.
+#[derive(Debug)]
+struct Names {
+    /// The mappings with which they were.
+    space: SpaceId,
+    jit_dump: JitDump,
+    perf_map: PerfMap,
+    /// Whether all that was written has been read.
+    is_all: bool,
+    look_again: Instant,
+}
+
+impl Default for MadeCode {
+    fn default() -> Self {
+        Self { processes: FxHashMap::default(), allowance: Allowance::new(Instant::now()) }
+    }
+}
+
+impl MadeCode {
+    /// Start and name of the function that holds an address, and who has named it. What the process
+    /// has written since is read if the address is not known, now and then.
+    pub(super) fn find(
+        &mut self,
+        process: &Process,
+        address: u64,
+    ) -> Option<(u64, Rc<str>, Origin)> {
+        self.find_in(process.tgid, process.space.id(), process.space.mappings(), address)
+    }
+
+    fn find_in(
+        &mut self,
+        tgid: u32,
+        space: SpaceId,
+        mappings: &[Mapped],
+        address: u64,
+    ) -> Option<(u64, Rc<str>, Origin)> {
+        let kept = self.processes.get(&tgid).filter(|names| names.space == space);
+        let found = kept.and_then(|names| names.find(address));
+        let now = Instant::now();
+        if found.is_some() || kept.is_some_and(|names| now < names.look_again) {
+            return found;
+        }
+        self.make_room(tgid);
+        let names = self.processes.entry(tgid).or_insert_with(|| Names::new(space, now));
+        // A process that makes code maps memory all the time, and what it has named stays named. If
+        // it now runs another program, or is another process, its files will say so.
+        names.is_all &= names.space == space;
+        names.space = space;
+        let (mut now, mut is_more) = (now, true);
+        while is_more && self.allowance.is_left(now) {
+            is_more = names.read_on(tgid, mappings);
+            let end = Instant::now();
+            self.allowance.take(end, end.duration_since(now));
+            now = end;
+        }
+        names.look_again = if is_more { now } else { now + PAUSE };
+        names.find(address)
+    }
+
+    /// When there are too many, those without names are forgotten. If that does not help, or there is
+    /// too much of them, all others are.
+    fn make_room(&mut self, tgid: u32) {
+        let is_full = |processes: &FxHashMap<u32, Names>| {
+            processes.len() >= LIMIT_PROCESSES && !processes.contains_key(&tgid)
+        };
+        if is_full(&self.processes) {
+            self.processes.retain(|_, names| names.bytes() > 0);
+        }
+        let bytes: usize = self.processes.values().map(Names::bytes).sum();
+        if bytes > LIMIT_BYTES || is_full(&self.processes) {
+            self.processes.retain(|&other, _| other == tgid);
+        }
+    }
+}
+
+impl Names {
+    fn new(space: SpaceId, now: Instant) -> Self {
+        let (jit_dump, perf_map) = (JitDump::default(), PerfMap::default());
+        Self { space, jit_dump, perf_map, is_all: false, look_again: now }
+    }
+
+    /// Reads a step of what is new, and says whether there is more. Of a process that is gone, what
+    /// was read stays.
+    fn read_on(&mut self, tgid: u32, mappings: &[Mapped]) -> bool {
+        let Some(owner) = Owner::of(tgid) else { return false };
+        let map_is_all = match PerfMap::open(&owner) {
+            Some(file) => self.perf_map.read_on(&file).unwrap_or(true),
+            None => {
+                self.perf_map = PerfMap::default();
+                true
+            }
+        };
+        let dump_is_all = match JitDump::open(&owner, mappings) {
+            Some(file) => self.jit_dump.read_on(file).unwrap_or_else(|problem| {
+                tracing::debug!("cannot read the jitdump of process {tgid}: {problem}");
+                true
+            }),
+            None => {
+                self.jit_dump = JitDump::default();
+                true
+            }
+        };
+        self.is_all = map_is_all && dump_is_all;
+        !self.is_all
+    }
+
+    /// The jitdump knows when code has been replaced, so it is asked first. Nothing is known before
+    /// all was read, since what was read last may stand against it.
+    fn find(&self, address: u64) -> Option<(u64, Rc<str>, Origin)> {
+        let dumped = || self.jit_dump.find(address).map(|found| (found, Origin::Jitdump));
+        let mapped = || self.perf_map.find(address).map(|found| (found, Origin::PerfMap));
+        let ((start, name), origin) = self.is_all.then(|| dumped().or_else(mapped)).flatten()?;
+        Some((start, name, origin))
+    }
+
+    fn bytes(&self) -> usize {
+        self.jit_dump.bytes() + self.perf_map.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::growing::STEP, *};
+    use std::{
+        fs::{self, OpenOptions},
+        io::Write as _,
+        process::{Child, Command},
+    };
+
+    /// A process that has named a function at 0x1000.
+    struct Namer(Child);
+
+    impl Namer {
+        fn start() -> Self {
+            let namer = Self(Command::new("sleep").arg("600").spawn().unwrap());
+            fs::write(namer.map(), "1000 10 first\n").unwrap();
+            namer
+        }
+
+        fn tgid(&self) -> u32 {
+            self.0.id()
+        }
+
+        fn map(&self) -> String {
+            format!("/tmp/perf-{}.map", self.tgid())
+        }
+    }
+
+    impl Drop for Namer {
+        fn drop(&mut self) {
+            let _ = (self.0.kill(), self.0.wait(), fs::remove_file(self.map()));
+        }
+    }
+
+    fn find(made: &mut MadeCode, tgid: u32, address: u64) -> Option<String> {
+        let found = made.find_in(tgid, SpaceId::KERNEL, &[], address);
+        found.map(|(_, name, _)| name.to_string())
+    }
+
+    #[test]
+    fn reads_what_is_written_later() {
+        let namer = Namer::start();
+        let mut made = MadeCode::default();
+        assert_eq!(find(&mut made, namer.tgid(), 0x1000).as_deref(), Some("first"));
+        let mut map = OpenOptions::new().append(true).open(namer.map()).unwrap();
+        map.write_all(b"2000 10 second\n").unwrap();
+        while find(&mut made, namer.tgid(), 0x2000).as_deref() != Some("second") {}
+        assert_eq!(find(&mut made, namer.tgid(), 0x1000).as_deref(), Some("first"));
+    }
+
+    #[test]
+    fn keeps_the_names_of_a_process_that_is_gone_and_not_those_of_another() {
+        let mut namer = Namer::start();
+        let mut names = Names::new(SpaceId::KERNEL, Instant::now());
+        assert!(!names.read_on(namer.tgid(), &[]));
+        namer.0.kill().unwrap();
+        namer.0.wait().unwrap();
+        names.read_on(namer.tgid(), &[]);
+        assert_eq!(&*names.find(0x1000).unwrap().1, "first");
+        // As if that had its pid now.
+        names.read_on(std::process::id(), &[]);
+        assert_eq!(names.find(0x1000), None);
+    }
+
+    #[test]
+    fn no_name_before_all_is_read() {
+        let namer = Namer::start();
+        let mut text = b"1000 10 first\n".to_vec();
+        text.resize(usize::try_from(STEP).unwrap(), b'\n');
+        text.extend(b"1000 10 second\n");
+        fs::write(namer.map(), text).unwrap();
+        let mut names = Names::new(SpaceId::KERNEL, Instant::now());
+        assert!(names.read_on(namer.tgid(), &[]));
+        assert_eq!(names.find(0x1000), None);
+        assert!(!names.read_on(namer.tgid(), &[]));
+        assert_eq!(&*names.find(0x1000).unwrap().1, "second");
+    }
+
+    #[test]
+    fn reads_nothing_when_too_much_time_was_taken() {
+        let namer = Namer::start();
+        let mut made = MadeCode::default();
+        made.allowance.take(Instant::now(), Duration::from_secs(1000));
+        assert_eq!(find(&mut made, namer.tgid(), 0x1000), None);
+    }
+
+    #[test]
+    fn the_processes_are_bounded() {
+        let (namer, other) = (Namer::start(), Namer::start());
+        let mut made = MadeCode::default();
+        find(&mut made, namer.tgid(), 0x1000);
+        for tgid in 1..LIMIT_PROCESSES {
+            find(&mut made, u32::MAX - u32::try_from(tgid).unwrap(), 0x1000);
+        }
+        assert_eq!(made.processes.len(), LIMIT_PROCESSES);
+        find(&mut made, other.tgid(), 0x1000);
+        let mut kept: Vec<u32> = made.processes.keys().copied().collect();
+        kept.sort_unstable();
+        let mut named = [namer.tgid(), other.tgid()];
+        named.sort_unstable();
+        assert_eq!(kept, named);
+    }
+}

@@ -1,0 +1,112 @@
+//! A process as the owner of files that it writes for profilers.
+
+use std::{
+    fs::{self, File},
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+
+/// What a process calls its own.
+#[derive(Debug)]
+pub(super) struct Owner {
+    root: OwnedFd,
+    uid: u32,
+    /// Its id in its own pid namespace, which is what it knows itself by.
+    pub(super) own_id: u32,
+}
+
+impl Owner {
+    /// `None` if the process is gone.
+    pub(super) fn of(tgid: u32) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, format!("/proc/{tgid}/root"), flags, Mode::empty()).ok()?;
+        let status = fs::read_to_string(format!("/proc/{tgid}/status")).ok()?;
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        // The outermost namespace comes first.
+        let own_id = field("NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()?;
+        let uid = field("Uid:")?.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(Self { root, uid, own_id })
+    }
+
+    /// Opens a file below the process's root, which no link on the way leads out of; the path itself
+    /// may not be a link. Never waits, as for a FIFO in its place.
+    pub(super) fn open(&self, path: &str) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let file = openat2(&self.root, path, flags, Mode::empty(), resolve).ok()?;
+        Some(File::from(file)).filter(|file| self.owns(file))
+    }
+
+    /// Whether it is a regular file that belongs to the process's user, or to root: others may write
+    /// to `/tmp`, too.
+    pub(super) fn owns(&self, file: &File) -> bool {
+        let metadata = file.metadata();
+        metadata.is_ok_and(|it| it.is_file() && [self.uid, 0].contains(&it.uid()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+
+    /// We ourselves, with another folder for a root.
+    fn owner_in(root: &std::path::Path) -> Owner {
+        let root = File::open(root).unwrap().into();
+        Owner { root, ..Owner::of(std::process::id()).unwrap() }
+    }
+
+    #[test]
+    fn opens_its_own_regular_files_only() {
+        let root = tempfile::tempdir().unwrap();
+        let owner = owner_in(root.path());
+        assert_eq!(owner.own_id, std::process::id());
+        fs::write(root.path().join("own"), "").unwrap();
+        assert!(owner.open("/own").is_some());
+        assert!(owner.open("/none").is_none());
+        fs::create_dir(root.path().join("folder")).unwrap();
+        assert!(owner.open("/folder").is_none());
+        let fifo = std::process::Command::new("mkfifo").arg(root.path().join("fifo")).status();
+        assert!(fifo.unwrap().success());
+        // It would never return if it waited.
+        assert!(owner.open("/fifo").is_none());
+        symlink("own", root.path().join("link")).unwrap();
+        assert!(owner.open("/link").is_none());
+    }
+
+    #[test]
+    fn a_link_does_not_lead_out_of_the_root() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("file"), "").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        fs::create_dir(root.path().join("real")).unwrap();
+        fs::write(root.path().join("real/file"), "").unwrap();
+        symlink("/real", root.path().join("inside")).unwrap();
+        let owner = owner_in(root.path());
+        assert!(owner.open("/out/file").is_none());
+        assert!(owner.open("/inside/file").is_some());
+    }
+
+    #[test]
+    fn another_users_file_is_not_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let owner = Owner { uid: 12345, ..owner_in(root.path()) };
+        let is_root = fs::metadata(&file).unwrap().uid() == 0;
+        assert_eq!(owner.open("/file").is_some(), is_root);
+        // Only root may give a file away.
+        if chown(&file, Some(54321), None).is_ok() {
+            assert!(owner.open("/file").is_none());
+            chown(&file, Some(12345), None).unwrap();
+            assert!(owner.open("/file").is_some());
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_gone_owns_nothing() {
+        assert!(Owner::of(u32::MAX).is_none());
+    }
+}

@@ -1,0 +1,214 @@
+//! Every sample has its names, whatever becomes of the process and its files.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::support::{Program, Run, fixture, run, symbols};
+
+const CHAIN: [&str; 4] = ["inner", "middle", "outer", "main"];
+
+/// Samples until there is one of the process in its innermost function.
+fn sample_in(run: &mut Run, pid: u32, function: &str) -> Value {
+    run.sample(|it| it["pid"] == pid && symbols(&it["user"]).first() == Some(&function))
+}
+
+fn assert_chain(sample: &Value, module: &str) {
+    assert_eq!(symbols(&sample["user"])[..4], CHAIN, "{sample}");
+    for frame in &sample["user"].as_array().unwrap()[..4] {
+        assert!(frame["module"].as_str().unwrap().ends_with(module), "{frame}");
+        assert_eq!(frame["origin"], "elf", "{frame}");
+    }
+}
+
+/// Whether the user half is of the program's own code, and the sample of one of its children.
+fn is_in(sample: &Value, module: &str) -> bool {
+    let first = sample["user"][0]["module"].as_str();
+    first.is_some_and(|name| name.ends_with(module))
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn processes_of_some_milliseconds_have_names() {
+    for milliseconds in ["10", "2"] {
+        let mut command = Command::new(fixture("brief.c"));
+        let program = Program(command.arg(milliseconds).spawn().unwrap());
+        let parent = program.0.id();
+        let mut run = Run::start(&["-f", "json", "-F", "999"]);
+        let mut pids = std::collections::HashSet::new();
+        for _ in 0..300 {
+            let sample = run.sample(|it| {
+                it["comm"] == "brief-c" && it["pid"] != parent && it["user"][0].is_object()
+            });
+            pids.insert(sample["pid"].as_u64());
+            // From exec to exit, whatever runs there is known; behind it the loader's frame pointers
+            // may lead anywhere.
+            assert!(sample["user"][0]["module"].is_string(), "{milliseconds} ms: {sample}");
+            let all = symbols(&sample["user"]);
+            if is_in(&sample, "/brief-c") && all[0] == "inner" {
+                assert_eq!(all[..3], ["inner", "outer", "main"], "{sample}");
+            }
+        }
+        assert!(pids.len() >= 5, "{pids:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_program_that_was_replaced_while_it_runs_keeps_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("program");
+    fs::copy(fixture("chain.c"), &path).unwrap();
+    let program = Program(Command::new(&path).spawn().unwrap());
+    program.wait_for_ticks(1);
+    let other = dir.path().join("other");
+    fs::copy(fixture("brief.c"), &other).unwrap();
+    fs::rename(&other, &path).unwrap();
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    assert_chain(&sample_in(&mut run, program.0.id(), "inner"), "/program (deleted)");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_program_in_its_own_root_has_names() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(fixture("static.c"), dir.path().join("only-here")).unwrap();
+    let root = std::ffi::CString::new(dir.path().to_str().unwrap()).unwrap();
+    let mut command = Command::new("/only-here");
+    // SAFETY: chroot and chdir may be called between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            let done = libc::chroot(root.as_ptr()) == 0 && libc::chdir(c"/".as_ptr()) == 0;
+            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    let mut run = Run::start(&["-f", "json"]);
+    run.sample(|_| true);
+    let program = Program(command.stdin(Stdio::null()).spawn().unwrap());
+    assert_chain(&sample_in(&mut run, program.0.id(), "inner"), "/only-here");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_program_in_its_own_mounts_has_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, source) = (dir.path().display(), fixture("chain.c"));
+    let script = format!(
+        "mount -t tmpfs none {place} && cp {} {place}/only-here && exec {place}/only-here",
+        source.display()
+    );
+    let mut run = Run::start(&["-f", "json"]);
+    run.sample(|_| true);
+    let mut command = Command::new("unshare");
+    let program = Program(command.args(["-m", "sh", "-c", &script]).spawn().unwrap());
+    assert_chain(&sample_in(&mut run, program.0.id(), "inner"), "/only-here");
+    assert!(!dir.path().join("only-here").exists(), "it is there for us, too");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_program_at_the_end_of_an_exec_chain_is_the_one_named() {
+    let mut run = Run::start(&["-f", "json"]);
+    run.sample(|_| true);
+    let script = format!("exec env A=1 {}", fixture("chain.c").display());
+    let program = Program(Command::new("sh").args(["-c", &script]).spawn().unwrap());
+    let sample = sample_in(&mut run, program.0.id(), "inner");
+    assert_chain(&sample, "/chain-c");
+    assert_eq!(sample["comm"], "chain-c");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_pid_used_again_is_another_process() {
+    let counter = Path::new("/proc/sys/kernel/ns_last_pid");
+    let mut run = Run::start(&["-f", "json"]);
+    for _ in 0..100 {
+        let first = Program::start("chain.c");
+        let pid = first.0.id();
+        assert_chain(&sample_in(&mut run, pid, "inner"), "/chain-c");
+        drop(first);
+        // Whoever starts a process now gets the number; mostly that is us.
+        fs::write(counter, (pid - 1).to_string()).unwrap();
+        let second = Program::start("static.c");
+        if second.0.id() == pid {
+            let sample = run.sample(|it| {
+                it["pid"] == pid && is_in(it, "-c") && it["comm"] == "static-c" && {
+                    symbols(&it["user"]).first() == Some(&"inner")
+                }
+            });
+            assert_chain(&sample, "/static-c");
+            return;
+        }
+    }
+    panic!("the pid was never free for us");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_library_that_comes_and_goes_has_names() {
+    let program = Program::start("loader.c");
+    let mut run = Run::start(&["-f", "json", "-F", "499", "-p", &program.pid()]);
+    for _ in 0..100 {
+        // In its first instructions a function has no frame yet.
+        let sample = run
+            .sample(|it| is_in(it, "/plugin-c") && it["user"][0]["offset"].as_u64().unwrap() > 16);
+        assert_eq!(symbols(&sample["user"])[..2], ["plugin_work", "main"], "{sample}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn code_that_is_mapped_twice_has_its_name_at_both_places() {
+    let program = Program::start("twice.c");
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = sample_in(&mut run, program.0.id(), "copied");
+    assert!(is_in(&sample, "/twice-c"), "{sample}");
+    let maps = fs::read_to_string(format!("/proc/{}/maps", program.pid())).unwrap();
+    let code = maps.lines().filter(|it| it.contains("r-xp") && it.ends_with("/twice-c"));
+    assert_eq!(code.count(), 2, "{maps}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_stripped_program_says_why_it_has_no_names() {
+    let program = Program::start("stripped.c");
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = run.sample(|it| is_in(it, "/stripped-c"));
+    let frame = &sample["user"][0];
+    assert_eq!((&frame["symbol"], &frame["origin"]), (&Value::Null, &"no symbol".into()));
+    assert!(frame["offset"].as_u64().unwrap() > 0, "{frame}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn metadata_says_who_a_process_is() {
+    let mut command = Command::new(fixture("brief.c"));
+    let program = Program(command.arg("50").spawn().unwrap());
+    let mut running = Run::start(&["-f", "json", "-F", "499", "--metadata"]);
+    let parent = program.0.id();
+    let sample = running.sample(|it| {
+        it["comm"] == "brief-c" && it["pid"] != parent && !it["process"]["command_line"].is_null()
+    });
+    assert_eq!(sample["process"]["command_line"], "brief-c 50 child", "{sample}");
+    assert_eq!(sample["process"]["parent"], parent, "{sample}");
+    drop(running);
+    let without = run(&["-f", "json", "-d", "500ms"]);
+    assert!(!String::from_utf8(without.stdout).unwrap().contains("\"process\""));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_table_of_processes_is_bounded() {
+    let mut command = Command::new(fixture("brief.c"));
+    let _program = Program(command.arg("1").spawn().unwrap());
+    let mut run = Run::start(&["-f", "json", "-F", "499", "--max-processes", "8"]);
+    for _ in 0..200 {
+        run.sample(|it| it["comm"] == "brief-c");
+    }
+    assert_eq!(run.end_by(libc::SIGINT).code, Some(0));
+}
