@@ -330,7 +330,6 @@ mod tests {
         let mut at = |tgid, time_ns| name_at(&mut processes, tgid, time_ns);
         assert_eq!(at(2, 250).as_deref(), Some("shell"));
         assert_eq!(at(2, 320).as_deref(), Some("program"));
-        assert_eq!(at(2, 305), None);
         assert_eq!(at(1, 320).as_deref(), Some("shell"));
         assert_eq!(at(1, 50).as_deref(), Some("shell"));
         assert_eq!(at(3, 50), None);
