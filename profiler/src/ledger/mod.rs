@@ -5,6 +5,7 @@
 //! [`Lost::missed`] or [`Lost::undelivered`].
 
 mod missed;
+pub mod naming;
 mod table;
 
 use std::{
@@ -15,7 +16,10 @@ use std::{
 use profiler_common::counter::Counter;
 use serde::Serialize;
 
-use self::missed::{Periods, missed};
+use self::{
+    missed::{Periods, missed},
+    naming::FileNaming,
+};
 use crate::{
     bpf::counters::PerCpuCounters,
     perf::{attr::Rate, event::EventSpec, open::EventCount},
@@ -209,6 +213,10 @@ pub struct Ledger {
     pub without_stack: u64,
     /// Records of mappings that the kernel could not write, since their ring was full.
     pub sideband_lost: u64,
+    /// Processes that were forgotten to make room for others: see `--max-processes`.
+    pub evicted_processes: u64,
+    /// How much of the user frames has names, by file.
+    pub names: Vec<FileNaming>,
     /// For how long the events were enabled.
     pub duration_ns: u64,
     /// The event's name.
@@ -277,6 +285,8 @@ impl Ledger {
             per_cpu,
             without_stack,
             sideband_lost: *sideband_lost,
+            evicted_processes: 0,
+            names: Vec::new(),
             duration_ns,
             event: event.name,
             frequency,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Account, CpuAccount, Ledger};
+use super::{Account, CpuAccount, Ledger, naming};
 use crate::perf::cpus::CpuList;
 
 /// More CPUs, a line each, would push what matters off the screen.
@@ -63,6 +63,16 @@ impl Ledger {
                 "{} records of mappings were lost: names may be missing",
                 self.sideband_lost
             );
+        }
+        if self.evicted_processes > 0 {
+            let _ = writeln!(
+                text,
+                "{} processes were forgotten to make room: --max-processes raises the limit",
+                self.evicted_processes
+            );
+        }
+        if all {
+            text.push_str(&naming::table(&self.names));
         }
         text
     }

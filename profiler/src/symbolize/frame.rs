@@ -60,6 +60,21 @@ impl Origin {
     }
 }
 
+impl Origin {
+    /// What would give such frames a name.
+    #[must_use]
+    pub fn hint(self) -> Option<&'static str> {
+        match self {
+            Self::NoSymbol => Some("install its debug package, or use --debuginfod"),
+            Self::NoMap => Some("have the runtime write a perf map or a jitdump"),
+            Self::NotMapped => Some("the stack was followed through code without frame pointers"),
+            Self::NoFile(Missing::Changed | Missing::Replaced) => Some("restart the program"),
+            Self::NoFile(Missing::TooMany) => Some("raise `ulimit -n`"),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

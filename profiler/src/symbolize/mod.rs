@@ -10,6 +10,7 @@ mod functions;
 mod growing;
 pub mod jitdump;
 mod made;
+pub mod naming;
 mod owner;
 pub mod perf_map;
 pub mod symbolizer;

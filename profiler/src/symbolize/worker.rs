@@ -10,7 +10,7 @@ use std::{
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use super::{debuginfod::Debuginfod, frame::Stack, symbolizer::Symbolizer};
+use super::{debuginfod::Debuginfod, frame::Stack, naming::Naming, symbolizer::Symbolizer};
 use crate::{
     config::Config,
     error::{Error, Result},
@@ -71,16 +71,17 @@ pub fn spawn(
             }
             // Nobody waits for either any more if the run was broken off.
             let _ = is_ready.send(());
-            let mut naming = Naming {
+            let mut thread = Thread {
                 symbolizer,
                 processes: Processes::new(config.max_processes),
                 finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
                 stacks: FxHashMap::default(),
                 cached_frames: 0,
                 empty: Rc::default(),
+                naming: Naming::default(),
                 output,
             };
-            let _ = done.send(naming.run(receiver, &delivered, &behind));
+            let _ = done.send(thread.run(receiver, &delivered, &behind));
         })
         .map_err(|error| Error::system("cannot start the symbolizing thread", error))?;
     Ok(Worker { ready, ended })
@@ -94,17 +95,18 @@ fn cached(stacks: &Stacks, space: SpaceId, addresses: Addresses<'_>) -> Option<R
 }
 
 /// What the thread works with.
-struct Naming {
+struct Thread {
     symbolizer: Symbolizer,
     processes: Processes,
     finding: Finding,
     stacks: Stacks,
     cached_frames: usize,
     empty: Rc<Stack>,
+    naming: Naming,
     output: Box<dyn Output>,
 }
 
-impl Naming {
+impl Thread {
     fn run(
         &mut self,
         mut receiver: Receiver,
@@ -143,7 +145,9 @@ impl Naming {
                     }
                 }
                 Message::Finish(kernel) => {
-                    let ledger = Ledger::settle(&kernel, delivered, behind);
+                    let mut ledger = Ledger::settle(&kernel, delivered, behind);
+                    ledger.names = std::mem::take(&mut self.naming).into_files();
+                    ledger.evicted_processes = self.processes.evicted();
                     if let Err(error) = self.output.finish(&ledger) {
                         if self.output.is_written_at_end() {
                             delivered.clear();
@@ -161,6 +165,7 @@ impl Naming {
     fn sample(&mut self, raw: &RawSample<'_>) -> Result<()> {
         let kernel = self.kernel_stack(raw.kernel);
         let (space, user) = self.user_stack(raw);
+        self.naming.add(&user);
         let process = self.processes.at(raw.tgid, raw.time_ns);
         let metadata = process.and_then(|process| process.metadata);
         self.output.sample(&NamedSample { raw, space, kernel, user, metadata })

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{Program, Run, fixture, run, symbols};
+use crate::support::{Program, Run, fixture, parse_json, run, symbols};
 
 const CHAIN: [&str; 4] = ["inner", "middle", "outer", "main"];
 
@@ -182,6 +182,15 @@ fn a_stripped_program_says_why_it_has_no_names() {
     let frame = &sample["user"][0];
     assert_eq!((&frame["symbol"], &frame["origin"]), (&Value::Null, &"no symbol".into()));
     assert!(frame["offset"].as_u64().unwrap() > 0, "{frame}");
+
+    // At the end it is told for the whole file, with what would help.
+    let ended = run.end_by(libc::SIGINT);
+    let (_, summary) = parse_json(&ended.stdout);
+    let files = summary["names"].as_array().unwrap();
+    let file = files.iter().find(|it| it["module"].as_str().unwrap().ends_with("/stripped-c"));
+    let file = file.unwrap();
+    assert_eq!((&file["named"], &file["unnamed"]["no symbol"]), (&0.into(), &file["frames"]));
+    assert!(file["hint"].as_str().unwrap().contains("--debuginfod"), "{file}");
 }
 
 #[test]
@@ -210,5 +219,8 @@ fn the_table_of_processes_is_bounded() {
     for _ in 0..200 {
         run.sample(|it| it["comm"] == "brief-c");
     }
-    assert_eq!(run.end_by(libc::SIGINT).code, Some(0));
+    let ended = run.end_by(libc::SIGINT);
+    let (_, summary) = parse_json(&ended.stdout);
+    assert!(summary["evicted_processes"].as_u64().unwrap() > 0, "{summary}");
+    assert!(ended.stderr.contains("--max-processes"), "{}", ended.stderr);
 }

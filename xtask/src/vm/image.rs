@@ -62,7 +62,14 @@ fn kernel_tests(cross: &Cross) -> Result<PathBuf> {
     let mut cargo = cross.cargo();
     cargo
         .args(["test", "--no-run", "--quiet", "--profile", "static", "--package", "profiler"])
-        .args(["--test", "kernel", "--message-format", "json", "--target", &cross.arch.target()]);
+        .args([
+            "--test",
+            "kernel",
+            "--message-format",
+            "json-render-diagnostics",
+            "--target",
+            &cross.arch.target(),
+        ]);
     let output = cargo.stderr(std::process::Stdio::inherit()).output()?;
     let messages = String::from_utf8_lossy(&output.stdout);
     let mut messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());

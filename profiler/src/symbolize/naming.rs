@@ -1,0 +1,122 @@
+//! How much of what was sampled has names, by file, and what would help.
+
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use super::frame::{Origin, Stack};
+use crate::ledger::naming::FileNaming;
+
+/// Files that are told apart; what comes beyond is counted as one.
+const LIMIT: usize = 4096;
+/// What the name of a file would be for frames outside of every mapping.
+const NOWHERE: &str = "[not mapped]";
+
+/// Counts the frames of user stacks as they are delivered.
+#[derive(Debug, Default)]
+pub struct Naming {
+    files: FxHashMap<Rc<str>, Counts>,
+}
+
+/// The frames of one file.
+#[derive(Debug, Default)]
+struct Counts {
+    samples: u64,
+    frames: u64,
+    named: u64,
+    unnamed: FxHashMap<Origin, u64>,
+}
+
+impl Naming {
+    /// Counts a user stack.
+    pub fn add(&mut self, stack: &Stack) {
+        for (depth, location) in stack.locations.iter().enumerate() {
+            let Some(frame) = location.frames.last() else { continue };
+            let file = self.file(frame.module.as_ref());
+            file.frames += 1;
+            file.samples += u64::from(depth == 0);
+            if frame.origin.is_named() {
+                file.named += 1;
+            } else {
+                *file.unnamed.entry(frame.origin).or_default() += 1;
+            }
+        }
+    }
+
+    fn file(&mut self, module: Option<&Rc<str>>) -> &mut Counts {
+        let is_full = self.files.len() >= LIMIT;
+        let name = match module {
+            Some(name) if !is_full || self.files.contains_key(name) => Rc::clone(name),
+            Some(_) => Rc::from("[other files]"),
+            None => Rc::from(NOWHERE),
+        };
+        self.files.entry(name).or_default()
+    }
+
+    /// Each file, those with most frames first.
+    #[must_use]
+    pub fn into_files(self) -> Vec<FileNaming> {
+        let finish = |(module, counts): (Rc<str>, Counts)| {
+            let Counts { samples, frames, named, unnamed } = counts;
+            let most = unnamed.iter().max_by_key(|(_, count)| **count);
+            let hint = most.and_then(|(origin, _)| origin.hint());
+            let unnamed = unnamed.iter().map(|(why, count)| (why.to_string(), *count)).collect();
+            FileNaming { module: module.as_ref().to_owned(), samples, frames, named, unnamed, hint }
+        };
+        let mut files: Vec<FileNaming> = self.files.into_iter().map(finish).collect();
+        files.sort_by(|one, other| (other.frames, &one.module).cmp(&(one.frames, &other.module)));
+        files
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ledger::naming::table,
+        symbolize::frame::{Frame, Location},
+    };
+
+    fn location(module: Option<&str>, origin: Origin) -> Location {
+        let module = module.map(Rc::from);
+        Location { address: 0, frames: Rc::from([Frame { module, origin, ..Frame::default() }]) }
+    }
+
+    #[test]
+    fn counts_frames_by_file_and_why() {
+        let mut naming = Naming::default();
+        let stack = Stack::new(vec![
+            location(Some("/lib/stripped"), Origin::NoSymbol),
+            location(Some("/bin/program"), Origin::Elf),
+            location(Some("/bin/program"), Origin::Elf),
+            location(None, Origin::NotMapped),
+        ]);
+        naming.add(&stack);
+        naming.add(&stack);
+        let files = naming.into_files();
+        let of = |name: &str| files.iter().find(|file| file.module == name).unwrap();
+        assert_eq!(files[0].module, "/bin/program");
+        assert_eq!((of("/bin/program").samples, of("/bin/program").frames), (0, 4));
+        let stripped = of("/lib/stripped");
+        assert_eq!((stripped.samples, stripped.frames, stripped.named), (2, 2, 0));
+        assert_eq!(stripped.unnamed["no symbol"], 2);
+        assert!(
+            table(&files).contains("0 %  /lib/stripped (no symbol; install"),
+            "{}",
+            table(&files)
+        );
+        assert_eq!(of(NOWHERE).frames, 2);
+    }
+
+    #[test]
+    fn the_files_are_bounded() {
+        let mut naming = Naming::default();
+        for number in 0..LIMIT + 10 {
+            let name = number.to_string();
+            naming.add(&Stack::new(vec![location(Some(&name), Origin::Elf)]));
+        }
+        let files = naming.into_files();
+        assert_eq!(files.len(), LIMIT + 1);
+        assert_eq!(files[0].frames, 10);
+    }
+}
