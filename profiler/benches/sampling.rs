@@ -26,6 +26,8 @@ mod agent;
 mod fixed_record;
 #[path = "sampling/load.rs"]
 mod load;
+#[path = "sampling/names.rs"]
+mod names;
 
 use agent::{Agent, run_stats};
 
@@ -76,6 +78,7 @@ struct Report {
     agent: Vec<AgentCost>,
     losses: Vec<Losses>,
     slowdown: Vec<Slowdown>,
+    names: names::Names,
 }
 
 #[derive(Serialize)]
@@ -139,7 +142,8 @@ struct Slowdown {
 }
 
 fn main() -> Result<()> {
-    let (Some(agent), Some(fixed_record)) = (path("PROFILER_AGENT"), path("PROFILER_FIXED_RECORD"))
+    let (Some(agent), Some(fixed_record), Some(fixtures)) =
+        (path("PROFILER_AGENT"), path("PROFILER_FIXED_RECORD"), path("PROFILER_TEST_FIXTURES"))
     else {
         println!("run this by `cargo xtask bench`, which builds what is measured");
         return Ok(());
@@ -155,6 +159,7 @@ fn main() -> Result<()> {
         agent: bench.agent()?,
         losses: bench.losses()?,
         slowdown: bench.slowdown()?,
+        names: names::Names::measure(&bench.agent, &fixtures.join("brief-c"), dir.path())?,
     };
     print!("{}", report.table());
     if let Some(path) = path("PROFILER_BENCH_JSON") {
@@ -456,6 +461,6 @@ impl Report {
             let percents: Vec<String> = it.percents.iter().map(|it| format!("{it:.1}")).collect();
             writeln!(text, "{:>8}{:>8.1} %  {}", it.hz, it.median_percent, percents.join(" "))?;
         }
-        Ok(())
+        self.names.write(text)
     }
 }

@@ -32,6 +32,12 @@ pub struct RawSample<'a> {
 pub struct Addresses<'a>(&'a [u8]);
 
 impl<'a> Addresses<'a> {
+    /// The addresses in these bytes, eight each; what is left over is not counted.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes as they came.
     #[must_use]
     pub fn as_bytes(self) -> &'a [u8] {

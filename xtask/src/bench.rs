@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 
-use crate::{arch::Arch, command, ebpf, run, test, workspace};
+use crate::{arch::Arch, command, cross::Cross, ebpf, fixtures, run, test, workspace};
 
 pub(crate) fn run() -> Result<()> {
     let agent = run::build_agent()?;
@@ -12,6 +12,7 @@ pub(crate) fn run() -> Result<()> {
         .args(["bench", "--quiet", "--package", "profiler", "--bench", "sampling"])
         .env("PROFILER_AGENT", agent)
         .env("PROFILER_FIXED_RECORD", objects.fixed_record)
+        .env("PROFILER_TEST_FIXTURES", fixtures::build(&Cross::find_or_install(Arch::HOST)?)?)
         .env("PROFILER_BENCH_JSON", workspace::target().join("bench.json"));
     test::as_root(&mut cargo).map_err(|why| anyhow!("the benchmark {why}"))?;
     command::run(&mut cargo)

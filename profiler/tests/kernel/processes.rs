@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{Program, Run, fixture, parse_json, run, symbols};
+use crate::support::{Program, Run, fixture, parse_json, profiler, run, symbols};
 
 const CHAIN: [&str; 4] = ["inner", "middle", "outer", "main"];
 
@@ -223,4 +223,34 @@ fn the_table_of_processes_is_bounded() {
     let (_, summary) = parse_json(&ended.stdout);
     assert!(summary["evicted_processes"].as_u64().unwrap() > 0, "{summary}");
     assert!(ended.stderr.contains("--max-processes"), "{}", ended.stderr);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn many_processes_take_little_memory() {
+    // An emulated machine starts few in the same time.
+    let count = if std::env::var_os("PROFILER_TEST_HOTPLUG").is_some() { 500 } else { 20_000 };
+    let started = || {
+        let stat = fs::read_to_string("/proc/stat").unwrap();
+        let line = stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    let mut agent = profiler();
+    agent.args(["-d", "10m", "-f", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = Run::of(agent.spawn().unwrap());
+    run.sample(|_| true);
+    let before = started();
+    let _programs =
+        [(); 2].map(|()| Program(Command::new(fixture("brief.c")).arg("0").spawn().unwrap()));
+    while started() < before + count {
+        run.sample(|_| true);
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", run.child.id())).unwrap();
+    let anon = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    let kib: u64 = anon.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(kib < 64 << 10, "{kib} KiB");
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", run.child.id())).unwrap().count();
+    assert!(descriptors < 1024, "{descriptors}");
+    let (_, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
+    assert_eq!((&summary["sideband_lost"], &summary["evicted_processes"]), (&0.into(), &0.into()));
 }

@@ -145,7 +145,10 @@ fn a_perf_map_is_found_in_another_pid_namespace_and_tmp() {
     }
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c"]);
-    unshare.arg("mount -t tmpfs tmpfs /tmp && exec \"$0\"").arg(crate::support::fixture("jit.c"));
+    // The program itself may lie below /tmp.
+    let script = "exec 9< \"$0\" && mount -t tmpfs tmpfs /tmp && cat <&9 > /tmp/jit-c && \
+                  chmod +x /tmp/jit-c && exec /tmp/jit-c";
+    unshare.arg(script).arg(crate::support::fixture("jit.c"));
     let _program = Program(unshare.spawn().unwrap());
     let mut run = Run::start(&["-f", "json"]);
     let sample = run.sample(|sample| {
@@ -210,4 +213,40 @@ fn a_stack_that_leads_nowhere_is_still_one_stack() {
     let folded = String::from_utf8(output.stdout).unwrap();
     assert!(folded.contains(";[unknown];lost "), "{folded}");
     assert!(!folded.contains("beyond"), "{folded}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn java_has_its_names() {
+    let runs = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if !runs("java") || !runs("javac") || Command::new("jcmd").arg("-h").output().is_err() {
+        return stderr::say("skipped: no JDK is installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("Hot.java");
+    let program = "public class Hot {
+                       static long sum;
+                       static void hotInJava(int n) {
+                           for (int i = 0; i < n; i++) sum = (sum + 7 * i) % 1000003;
+                       }
+                       public static void main(String[] args) { for (;;) hotInJava(100000); }
+                   }";
+    std::fs::write(&source, program).unwrap();
+    let mut java = Command::new("java");
+    let java = java.args(["-XX:+PreserveFramePointer", "-Xmx64m"]).arg(&source);
+    let program = Program(java.spawn().unwrap());
+    let mut run = Run::start(&["-f", "json", "-F", "199", "-p", &program.pid()]);
+    // The virtual machine writes its map when it is told to, and compiles some time before.
+    loop {
+        let written = Command::new("jcmd").args([&program.pid(), "Compiler.perfmap"]).output();
+        if !written.unwrap().status.success() {
+            run.sample(|_| true);
+            continue;
+        }
+        let named = |it: &Value| symbols(&it["user"]).iter().any(|name| name.contains("hotInJava"));
+        // What was compiled since needs another map.
+        if (0..100).any(|_| named(&run.sample(|_| true))) {
+            return;
+        }
+    }
 }
