@@ -12,7 +12,7 @@ use std::{
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -79,6 +79,8 @@ pub enum FileKey {
 pub struct MappedFile {
     number: u64,
     opened: OnceLock<Opened>,
+    /// Why not, while it is not opened.
+    missing: Mutex<Missing>,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,15 @@ impl MappedFile {
         self.opened.get()?.build_id
     }
 
+    /// Why it can't be read, where it could not be opened.
+    pub(crate) fn missing(&self) -> Missing {
+        *self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_missing(&self, why: Missing) {
+        *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
     /// The file, where it could be opened.
     pub(crate) fn file(&self) -> Option<&File> {
         Some(&self.opened.get()?.file)
@@ -125,7 +136,7 @@ impl MappedFile {
 
     /// The file, or why it can't be used: also if it was written to since it was first seen mapped.
     pub(crate) fn unchanged(&self) -> Result<&File, Missing> {
-        let opened = self.opened.get().ok_or(Missing::Gone)?;
+        let opened = self.opened.get().ok_or_else(|| self.missing())?;
         let now = opened.file.metadata().map_err(|_| Missing::Gone)?;
         if Stamp::of(&now) == opened.stamp { Ok(&opened.file) } else { Err(Missing::Changed) }
     }
@@ -163,7 +174,8 @@ impl Files {
         let last_number = &mut self.last_number;
         let mut new = || {
             *last_number += 1;
-            Arc::new(MappedFile { number: *last_number, opened: OnceLock::new() })
+            let missing = Mutex::new(if is_full { Missing::TooMany } else { Missing::Gone });
+            Arc::new(MappedFile { number: *last_number, opened: OnceLock::new(), missing })
         };
         if is_full && !self.by_id.contains_key(&id) {
             return new();
@@ -173,7 +185,10 @@ impl Files {
             match open(id, place) {
                 // Nobody else sets it: `self` is borrowed.
                 Ok(opened) => drop(known.file.opened.set(opened)),
-                Err(_) => known.retry = now + RETRY,
+                Err(why) => {
+                    known.file.set_missing(why);
+                    known.retry = now + RETRY;
+                }
             }
         }
         Arc::clone(&known.file)
@@ -245,4 +260,95 @@ fn open_regular(path: &Path) -> Result<Opened, Missing> {
     }
     let build_id = BuildId::of_elf(&file);
     Ok(Opened { file, build_id, stamp: Stamp::of(&metadata) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, io::Write as _};
+
+    /// A process that is not there, so that only the path is left.
+    fn place(name: &Path) -> Place<'_> {
+        Place { tgid: u32::MAX, start: 0, end: 1, name: name.to_str().unwrap() }
+    }
+
+    fn id_of(path: &Path) -> MappedId {
+        let file = fs::metadata(path).unwrap();
+        let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+        MappedId::Inode { major, minor, inode: file.ino(), generation: 0 }
+    }
+
+    fn missing(files: &mut Files, id: MappedId, path: &Path) -> Option<Missing> {
+        files.get(id, place(path)).unchanged().err()
+    }
+
+    #[test]
+    fn a_file_is_the_one_that_was_mapped_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("a"), dir.path().join("b"));
+        fs::write(&path, "code").unwrap();
+        fs::write(&other, "code").unwrap();
+        let mut files = Files::default();
+        let (id, other_id) = (id_of(&path), id_of(&other));
+        assert_eq!(missing(&mut files, id, &path), None);
+        // Held open, it is the one, whatever becomes of its path.
+        fs::remove_file(&path).unwrap();
+        assert_eq!(missing(&mut files, id, &path), None);
+        assert_eq!(missing(&mut files, other_id, &path), Some(Missing::Gone));
+        fs::rename(&other, &path).unwrap();
+        let third = dir.path().join("c");
+        fs::write(&third, "code").unwrap();
+        let mut files = Files::default();
+        assert_eq!(missing(&mut files, id_of(&third), &path), Some(Missing::Replaced));
+        let unknown = MappedId::BuildId(BuildId::from_slice(&[1; 20]).unwrap());
+        assert_eq!(missing(&mut files, unknown, &path), Some(Missing::Replaced));
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_is_not_used() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut files = Files::default();
+        let mapped = files.get(id_of(file.path()), place(file.path()));
+        assert!(mapped.unchanged().is_ok() && mapped.key().is_some());
+        file.write_all(b"more").unwrap();
+        assert_eq!(mapped.unchanged().err(), Some(Missing::Changed));
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let name = std::ffi::CString::new(fifo.to_str().unwrap()).unwrap();
+        // SAFETY: the name ends in a zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let mut files = Files::default();
+        assert_eq!(missing(&mut files, id_of(&fifo), &fifo), Some(Missing::Special));
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_opened_is_when_another_process_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, "code").unwrap();
+        let (id, mut files) = (id_of(&path), Files::default());
+        let first = files.get(id, place(&dir.path().join("elsewhere")));
+        assert_eq!(first.unchanged().err(), Some(Missing::Gone));
+        while first.unchanged().is_err() {
+            files.get(id, place(&path));
+        }
+        assert!(files.by_id.len() == 1 && first.key().is_some());
+    }
+
+    #[test]
+    fn the_files_are_bounded() {
+        let path = Path::new("/proc/self/exe");
+        let mut files = Files::default();
+        let id = |number| MappedId::Inode { major: 0, minor: 0, inode: number, generation: 0 };
+        let held: Vec<_> =
+            (0..LIMIT as u64).map(|number| files.get(id(number), place(path))).collect();
+        assert_eq!(missing(&mut files, id(u64::MAX), path), Some(Missing::TooMany));
+        drop(held);
+        assert_ne!(missing(&mut files, id(u64::MAX), path), Some(Missing::TooMany));
+        assert!(files.by_id.len() <= LIMIT);
+    }
 }

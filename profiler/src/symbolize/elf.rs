@@ -87,7 +87,7 @@ impl ElfFiles {
         offset: u64,
         take: impl FnOnce(Option<Symbolized<'_>>) -> T,
     ) -> Result<T, Missing> {
-        let key = file.key().ok_or(Missing::Gone)?;
+        let key = file.key().ok_or_else(|| file.missing())?;
         if !self.loaded.contains_key(&key) {
             let opened = file.unchanged()?;
             let symbols = Symbols::new(opened.as_raw_fd(), self.lines);
