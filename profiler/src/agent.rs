@@ -45,6 +45,8 @@ use crate::{
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 /// How often we look which CPUs have come and gone.
 const HOTPLUG_INTERVAL: Duration = Duration::from_millis(250);
+/// After records were lost, all processes are looked for in `/proc`, at most this often.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// How much is read at once and sent on.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -52,6 +54,7 @@ const BATCH_BYTES: usize = 64 << 10;
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
 pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)> {
     let mut signals = Signals::listen()?;
+    kernel::raise_open_files();
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
     let Program { program, samples, counters, log, ebpf } = Program::load(config)?;
     let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
@@ -83,8 +86,8 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
     let sideband_filled = sideband.wakeup()?;
     // The sideband is on, so whatever is not there yet will be told.
-    let found = tracker.find_all();
-    let untold = u64::from(!sender.tell(found));
+    let last_read_ns = kernel::monotonic_ns();
+    let untold = u64::from(!sender.tell(tracker.find_all(), last_read_ns));
     let mut sampling = Sampling {
         config,
         set,
@@ -94,7 +97,9 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         sideband_filled,
         tracker,
         happened: Vec::new(),
+        last_read_ns,
         untold,
+        looked_for: (0, Instant::now()),
         counters,
         log,
         sender,
@@ -139,6 +144,10 @@ struct Sampling<'a> {
     tracker: Tracker,
     /// What was read and is not told yet.
     happened: Vec<Event>,
+    /// When the samples were read: those of the next read are from after.
+    last_read_ns: u64,
+    /// How much was untold or lost when all processes were last looked for, and when that was.
+    looked_for: (u64, Instant),
     /// Records that the symbolizing thread was too far behind to be told of.
     untold: u64,
     counters: PerCpuArray<MapData, CountersPod>,
@@ -187,6 +196,7 @@ impl Sampling<'_> {
 
     /// Sends on what is in the ring, once around at most: under full load it never gets empty.
     fn read(&mut self) {
+        let since_ns = std::mem::replace(&mut self.last_read_ns, kernel::monotonic_ns());
         let rounds = self.config.ring_bytes as usize / BATCH_BYTES + 1;
         let mut batches = Vec::new();
         for _ in 0..rounds {
@@ -200,7 +210,7 @@ impl Sampling<'_> {
             }
         }
         // Read behind the samples, so that whatever these need is there, and sent before them.
-        self.read_sideband();
+        self.read_sideband(since_ns);
         for samples in batches {
             self.sender.offer(samples);
         }
@@ -213,7 +223,7 @@ impl Sampling<'_> {
     /// Reads what has happened to processes, and tells it in the order of time. What happens while
     /// the rings of the CPUs are read one after another may come from one and not yet from another,
     /// so it is kept for the next time: the samples read so far are from before.
-    fn read_sideband(&mut self) {
+    fn read_sideband(&mut self, samples_since_ns: u64) {
         let now_ns = kernel::monotonic_ns();
         let mut records = Vec::new();
         self.sideband.read(&mut records);
@@ -223,8 +233,15 @@ impl Sampling<'_> {
         let behind = self.happened.partition_point(|event| event.time_ns < now_ns);
         let events: Vec<Event> = self.happened.drain(..behind).collect();
         let count = events.len() as u64;
-        if count > 0 && !self.sender.tell(events) {
+        if count > 0 && !self.sender.tell(events, samples_since_ns) {
             self.untold += count;
+        }
+        // What was missed may be about any process.
+        let (missed_before, looked) = self.looked_for;
+        let missed = self.sideband.lost() + self.untold;
+        if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
+            self.happened.extend(self.tracker.find_all());
+            self.looked_for = (missed, Instant::now());
         }
     }
 

@@ -12,7 +12,10 @@ use tokio::sync::mpsc;
 
 use crate::{
     ledger::{KernelSide, PerCpuCount},
-    process::table::Event,
+    process::{
+        space::Mapped,
+        table::{Event, Kind},
+    },
     sample,
 };
 
@@ -26,7 +29,12 @@ const SPARE_BUFFERS: usize = 4;
 /// What the reader sends.
 pub enum Message {
     /// What happened to processes, before the samples that follow were taken or while they were.
-    Processes(Vec<Event>),
+    Processes {
+        /// In the order of time.
+        events: Vec<Event>,
+        /// The samples that follow were taken since then.
+        samples_since_ns: u64,
+    },
     /// Samples, one behind the other.
     Samples(Vec<u8>),
     /// No more samples will come: here is what the kernel counted.
@@ -94,14 +102,14 @@ impl Sender {
 
     /// Sends what happened to processes; `false` if it was dropped, since too much is waiting.
     #[must_use]
-    pub fn tell(&self, events: Vec<Event>) -> bool {
+    pub fn tell(&self, events: Vec<Event>, samples_since_ns: u64) -> bool {
         let bytes = size_of_events(&events);
         let waiting = self.shared.waiting_event_bytes.fetch_add(bytes, Ordering::Relaxed);
         if waiting > 0 && waiting + bytes > LIMIT_BYTES / EVENT_SHARE {
             self.shared.waiting_event_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
-        let _ = self.messages.send(Message::Processes(events));
+        let _ = self.messages.send(Message::Processes { events, samples_since_ns });
         true
     }
 
@@ -115,7 +123,7 @@ impl Receiver {
     /// Waits for the next message; `None` when the sender is gone.
     pub fn receive(&mut self) -> Option<Message> {
         let message = self.messages.blocking_recv()?;
-        if let Message::Processes(events) = &message {
+        if let Message::Processes { events, .. } = &message {
             self.shared.waiting_event_bytes.fetch_sub(size_of_events(events), Ordering::Relaxed);
         }
         Some(message)
@@ -133,7 +141,16 @@ impl Receiver {
     }
 }
 
-/// Without what they share.
+/// What only the events hold.
 fn size_of_events(events: &[Event]) -> usize {
-    size_of_val(events)
+    let held = |event: &Event| match &event.kind {
+        Kind::Found { mappings, .. } => mappings.iter().map(size_of_mapping).sum(),
+        Kind::Mapped(mapping) => size_of_mapping(mapping),
+        _ => 0,
+    };
+    size_of_val(events) + events.iter().map(held).sum::<usize>()
+}
+
+fn size_of_mapping(mapping: &Mapped) -> usize {
+    size_of_val(mapping) + mapping.name.len()
 }

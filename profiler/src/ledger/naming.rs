@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde::Serialize;
 
+use crate::printable::printable;
+
 /// Files in the table for people.
 const SHOWN: usize = 20;
 
@@ -38,7 +40,9 @@ pub fn table(files: &[FileNaming]) -> String {
         let _ = write!(
             text,
             "{:>10} {:>10} {percent:>4} %  {}",
-            file.samples, file.frames, file.module
+            file.samples,
+            file.frames,
+            printable(&file.module)
         );
         let most = file.unnamed.iter().max_by_key(|(_, count)| **count);
         if let Some((why, _)) = most {

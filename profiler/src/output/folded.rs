@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 
 use super::{
-    NamedSample, Output, Sink, printable,
+    NamedSample, Output, Sink,
     profile::{Entry, Profile},
 };
 use crate::{
     error::Result,
     ledger::Ledger,
+    printable::printable,
     sample::comm_text,
     symbolize::frame::{Frame, Stack},
 };

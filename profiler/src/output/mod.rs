@@ -7,7 +7,6 @@ mod text;
 mod top;
 
 use std::{
-    borrow::Cow,
     fs::{File, OpenOptions},
     io::{BufWriter, Write as _},
     os::fd::AsFd as _,
@@ -79,16 +78,6 @@ pub(crate) fn new(config: &Config, event: &'static str, sink: Sink) -> Box<dyn O
 }
 
 const STDOUT: &str = "standard output";
-
-/// Text without control characters: names come from programs, which must not be able to move the
-/// cursor of the terminal or to start a line.
-fn printable(name: &str) -> Cow<'_, str> {
-    if name.chars().any(char::is_control) {
-        Cow::Owned(name.replace(char::is_control, "?"))
-    } else {
-        Cow::Borrowed(name)
-    }
-}
 
 /// Where the output goes: a file or standard output.
 pub struct Sink {

@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 
 use jiff::{Timestamp, tz::TimeZone};
 
-use super::{NamedSample, Output, Sink, printable};
+use super::{NamedSample, Output, Sink};
+use crate::printable::printable;
 use crate::{
     config::Config, error::Result, ledger::Ledger, sample::comm_text, symbolize::frame::Stack,
 };
@@ -99,7 +100,7 @@ fn render(stack: &Stack) -> String {
                 }
             }
             if let Some((file, line)) = &frame.source {
-                let _ = write!(text, " {file}:{}", line.unwrap_or_default());
+                let _ = write!(text, " {}:{}", printable(file), line.unwrap_or_default());
             }
             text.push('\n');
         }

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{NamedSample, Output, Sink, folded, printable, profile::Profile};
-use crate::{error::Result, ledger::Ledger};
+use super::{NamedSample, Output, Sink, folded, profile::Profile};
+use crate::{error::Result, ledger::Ledger, printable::printable};
 
 pub(super) struct Top {
     sink: Sink,

@@ -6,11 +6,8 @@
 
 use std::{
     fmt,
-    fs::{File, Metadata, OpenOptions},
-    os::{
-        fd::AsRawFd as _,
-        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
-    },
+    fs::{File, Metadata},
+    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
     path::Path,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
@@ -18,8 +15,13 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use crate::{build_id::BuildId, perf::record::MappedId};
+use crate::{
+    build_id::BuildId,
+    perf::record::MappedId,
+    regular_file::{self, Refusal},
+};
 
+const ROOT: u32 = 0;
 /// Files held open, at most.
 const LIMIT: usize = 1024;
 /// A file that could not be opened is tried again after this long, when another process maps it.
@@ -68,8 +70,14 @@ impl fmt::Display for Missing {
 /// What symbols are cached by: the same for two files with the same build id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKey {
-    /// Of a file that has one.
-    BuildId(BuildId),
+    /// Of a file that has one, and its owner: anyone can write a file with the build id of another,
+    /// and must not name that one's functions.
+    BuildId {
+        /// What it contains.
+        id: BuildId,
+        /// The user id of its owner.
+        owner: u32,
+    },
     /// Of one that has none: unique in this run.
     Number(u64),
 }
@@ -87,6 +95,9 @@ pub struct MappedFile {
 struct Opened {
     file: File,
     build_id: Option<BuildId>,
+    owner: u32,
+    /// Device and inode.
+    place: (u64, u64),
     stamp: Stamp,
 }
 
@@ -111,7 +122,12 @@ impl MappedFile {
     #[must_use]
     pub fn key(&self) -> Option<FileKey> {
         let opened = self.opened.get()?;
-        Some(opened.build_id.map_or(FileKey::Number(self.number), FileKey::BuildId))
+        let owner = opened.owner;
+        Some(
+            opened
+                .build_id
+                .map_or(FileKey::Number(self.number), |id| FileKey::BuildId { id, owner }),
+        )
     }
 
     /// Its build id, where it could be opened and has one.
@@ -181,6 +197,16 @@ impl Files {
             return new();
         }
         let known = self.by_id.entry(id).or_insert_with(|| Known { file: new(), retry: now });
+        // That it contains the same says nothing of who may change it: only root's files are taken
+        // to be one without a look.
+        if let (MappedId::BuildId(_), Some(before)) = (id, known.file.opened.get())
+            && before.owner != ROOT
+            && let Ok(opened) = open(id, place)
+            && opened.place != before.place
+        {
+            known.file = new();
+            drop(known.file.opened.set(opened));
+        }
         if known.file.opened.get().is_none() && now >= known.retry {
             match open(id, place) {
                 // Nobody else sets it: `self` is borrowed.
@@ -201,14 +227,18 @@ fn open(id: MappedId, place: Place<'_>) -> Result<Opened, Missing> {
     let Place { tgid, start, end, name } = place;
     let link = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");
     // Another process may have the pid by now, and a file at the same addresses.
-    if let Ok(opened) = open_regular(Path::new(&link))
+    if let Ok(opened) = known(regular_file::open(Path::new(&link)))
         && opened.is(id, |_, _| true)
     {
         return Ok(opened);
     }
     let mut why = Missing::Gone;
-    for path in [&*format!("/proc/{tgid}/root{name}"), name] {
-        match open_regular(Path::new(path)) {
+    let in_root = |root: &str| {
+        let root = File::open(root).map_err(Refusal::Failed)?;
+        regular_file::open_below(&root, Path::new(name), true)
+    };
+    for root in [&*format!("/proc/{tgid}/root"), "/"] {
+        match known(in_root(root)) {
             Ok(opened) if opened.is(id, is_on_device) => return Ok(opened),
             Ok(_) => why = Missing::Replaced,
             Err(Missing::Gone) => {}
@@ -246,20 +276,18 @@ fn is_on_device(file: &File, device: (u32, u32)) -> bool {
         && [libc::OVERLAYFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC].contains(&filesystem.f_type)
 }
 
-/// Opens a regular file only, and never waits: a FIFO in its place would.
-fn open_regular(path: &Path) -> Result<Opened, Missing> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => Missing::TooMany,
-        _ => Missing::Gone,
+fn known(file: Result<File, Refusal>) -> Result<Opened, Missing> {
+    let file = file.map_err(|refusal| match refusal {
+        Refusal::Special => Missing::Special,
+        Refusal::Failed(error) => match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Missing::TooMany,
+            _ => Missing::Gone,
+        },
     })?;
     let metadata = file.metadata().map_err(|_| Missing::Gone)?;
-    if !metadata.is_file() {
-        return Err(Missing::Special);
-    }
-    let build_id = BuildId::of_elf(&file);
-    Ok(Opened { file, build_id, stamp: Stamp::of(&metadata) })
+    let (build_id, owner) = (BuildId::of_elf(&file), metadata.uid());
+    let place = (metadata.dev(), metadata.ino());
+    Ok(Opened { file, build_id, owner, place, stamp: Stamp::of(&metadata) })
 }
 
 #[cfg(test)]

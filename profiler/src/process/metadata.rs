@@ -9,6 +9,7 @@ use std::{
 use serde::Serialize;
 
 use super::cgroup::{self, Container};
+use crate::printable::printable;
 
 /// The most of a command line that is kept, in bytes.
 const COMMAND_LINE_LIMIT: usize = 4096;
@@ -50,10 +51,10 @@ impl Metadata {
             command_line: read(&folder, "cmdline", COMMAND_LINE_LIMIT as u64)
                 .and_then(|arguments| command_line(&arguments)),
             parent: parent(&stat),
-            cgroup: path.map(printable),
+            cgroup: path.map(|it| printable(it).into_owned()),
             container: path.and_then(cgroup::container),
             pod: path.and_then(cgroup::pod),
-            unit: path.and_then(cgroup::unit).map(printable),
+            unit: path.and_then(cgroup::unit).map(|it| printable(it).into_owned()),
         }
     }
 }
@@ -77,16 +78,11 @@ fn parent(stat: &str) -> Option<u32> {
 /// `None` if there are no arguments.
 fn command_line(arguments: &str) -> Option<String> {
     let arguments = arguments.trim_end_matches('\0');
-    let mut line = printable(&arguments.replace('\0', " "));
+    let mut line = printable(&arguments.replace('\0', " ")).into_owned();
     // Bytes that are no UTF-8 have become longer.
     let end = (0..=COMMAND_LINE_LIMIT).rev().find(|&end| line.is_char_boundary(end));
     line.truncate(end.unwrap_or_default());
     (!line.is_empty()).then_some(line)
-}
-
-/// Without control characters: programs choose these texts.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "?")
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ use super::{
 /// A mapping whose file is known.
 pub type Mapped = Mapping<Arc<MappedFile>>;
 
+/// Mappings of a process, at most: unmapping is not told, so one that maps and unmaps for long would
+/// have any number. Beyond it all are forgotten, and what is still there is read from `/proc`.
+const LIMIT: usize = 16 << 10;
 /// Mappings that were replaced and are still remembered, at most.
 const REPLACED: usize = 64;
 
@@ -117,6 +120,11 @@ impl Space {
         while self.replaced.len() > REPLACED {
             self.replaced.pop_front();
         }
+        if self.mappings.len() >= LIMIT {
+            self.mappings.clear();
+            self.mappings.push(mapping);
+            return self.changed(time_ns);
+        }
         new.push(mapping);
         new.sort_by_key(|mapping| mapping.start);
         self.mappings.splice(first..behind.max(first), new);
@@ -127,7 +135,13 @@ impl Space {
     pub fn replace(&mut self, mut mappings: Vec<Mapped>, time_ns: u64) {
         mappings.sort_by_key(|mapping| mapping.start);
         if mappings != self.mappings {
-            self.mappings = mappings;
+            let before = std::mem::replace(&mut self.mappings, mappings);
+            let gone = before.into_iter().filter(|it| !self.has(it)).take(REPLACED);
+            let gone: Vec<_> = gone.map(|it| (time_ns, it)).collect();
+            self.replaced.extend(gone);
+            while self.replaced.len() > REPLACED {
+                self.replaced.pop_front();
+            }
             self.changed(time_ns);
         }
     }
@@ -185,6 +199,25 @@ mod tests {
         assert_eq!(name(&space, 199).unwrap(), "b");
         space.forget_before(201);
         assert_eq!(name(&space, 199).unwrap(), "c");
+    }
+
+    #[test]
+    fn what_proc_replaces_is_found_at_its_time() {
+        let mut space = Space::new(vec![mapping(10, 50, "a"), mapping(60, 70, "b")], 0);
+        space.replace(vec![mapping(10, 50, "c"), mapping(60, 70, "b")], 100);
+        let name = |time| space.find(25, time).map(|it| it.name.to_string());
+        assert_eq!((name(99).as_deref(), name(100).as_deref()), (Some("a"), Some("c")));
+        assert_eq!(space.replaced.len(), 1);
+    }
+
+    #[test]
+    fn the_mappings_are_bounded() {
+        let mut space = Space::new(Vec::new(), 0);
+        for number in 0..3 * LIMIT as u64 {
+            space.map(mapping(2 * number, 2 * number + 1, ""), number);
+            assert!(space.mappings().len() <= LIMIT);
+            assert!(space.find(2 * number, number).is_some());
+        }
     }
 
     proptest! {

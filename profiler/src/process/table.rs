@@ -50,18 +50,11 @@ pub enum Kind {
     Ended,
 }
 
-/// Names one process for as long as it runs one program: what is known of its code made at run time
-/// holds that long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProgramId(u64);
-
 /// A process at a time.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// Its pid.
     pub tgid: u32,
-    /// What it runs.
-    pub program: ProgramId,
     /// What it has mapped.
     pub space: Rc<Space>,
     /// What it had mapped when it called exec, for a while. Until the new program runs, the address
@@ -93,7 +86,6 @@ struct Run {
 pub struct Processes {
     pids: FxHashMap<u32, Pid>,
     limit: usize,
-    programs: u64,
     clock: u64,
     evicted: u64,
     /// Pids with something to forget, and when that is due.
@@ -107,7 +99,6 @@ impl Processes {
         Self {
             pids: FxHashMap::default(),
             limit: limit.max(1),
-            programs: 0,
             clock: 0,
             evicted: 0,
             ended: std::collections::VecDeque::new(),
@@ -171,6 +162,9 @@ impl Processes {
                 }
             }
             Kind::Ended => {
+                if self.knows_since(tgid, time_ns) {
+                    return;
+                }
                 if let Some(run) = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut()) {
                     run.ended_ns = Some(time_ns);
                     self.ended.push_back((time_ns, tgid));
@@ -223,10 +217,8 @@ impl Processes {
         if !self.pids.contains_key(&tgid) && self.pids.len() >= self.limit {
             self.evict();
         }
-        self.programs += 1;
         self.clock += 1;
-        let program = ProgramId(self.programs);
-        let process = Process { tgid, program, space, before_exec: None, metadata };
+        let process = Process { tgid, space, before_exec: None, metadata };
         let pid = self.pids.entry(tgid).or_default();
         pid.used = self.clock;
         pid.runs.push(Run { from_ns, found_ns, ended_ns: None, process });
@@ -240,6 +232,10 @@ impl Processes {
         self.clock += 1;
         let pid = self.pids.get_mut(&tgid)?;
         pid.used = self.clock;
+        // Its main thread has ended, and another has not.
+        if let Some(ended_ns) = pid.runs.last_mut().and_then(|run| run.ended_ns.as_mut()) {
+            *ended_ns = time_ns.max(*ended_ns);
+        }
         let run = pid.runs.iter().rev().find(|run| run.from_ns <= time_ns);
         // Records and samples have clocks read at slightly different points of one event.
         run.or(pid.runs.first()).map(|run| run.process.clone())
@@ -272,8 +268,13 @@ impl Processes {
                 }
                 until.is_none_or(|until_ns| until_ns >= horizon)
             });
-            if pid.runs.is_empty() {
-                self.pids.remove(&tgid);
+            match pid.runs.last() {
+                None => drop(self.pids.remove(&tgid)),
+                // It was sampled since.
+                Some(Run { ended_ns: Some(ended_ns), .. }) if due_ns < *ended_ns => {
+                    self.ended.push_back((*ended_ns, tgid));
+                }
+                Some(_) => {}
             }
         }
     }
@@ -347,7 +348,21 @@ mod tests {
         processes.apply(event(210, 7, Kind::Mapped(mapping(0, "second"))));
         assert_eq!(name_at(&mut processes, 7, 99).as_deref(), Some("first"));
         assert_eq!(name_at(&mut processes, 7, 220).as_deref(), Some("second"));
-        assert_ne!(processes.at(7, 220).unwrap().program, first.program);
+        assert_ne!(processes.at(7, 220).unwrap().space.id(), first.space.id());
+    }
+
+    #[test]
+    fn a_process_lives_as_long_as_any_of_its_threads() {
+        let mut processes = Processes::new(10);
+        processes.apply(event(0, 4, found(mapping(0, "a"))));
+        processes.apply(event(1, 4, Kind::Ended));
+        for time in 1..10 {
+            let time = time * GRACE_NS;
+            assert_eq!(name_at(&mut processes, 4, time).as_deref(), Some("a"));
+            processes.forget_before(time);
+        }
+        processes.forget_before(20 * GRACE_NS);
+        assert!(processes.pids.is_empty() && processes.ended.is_empty());
     }
 
     #[test]

@@ -5,15 +5,16 @@
 //! <https://sourceware.org/gdb/current/onlinedocs/gdb.html/Separate-Debug-Files.html>.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::Read as _,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
 
 use crate::{
     build_id::BuildId,
     elf::{self, Code},
+    regular_file,
 };
 
 /// Where debug files are installed.
@@ -41,7 +42,7 @@ impl DebugFile {
         let by_link = || {
             let link = elf::debug_link(stripped)?;
             let places = roots.iter().filter_map(|root| link_places(root, path, &link)).flatten();
-            places.filter_map(open).find(|file| is_linked(file, &link, id))
+            places.filter_map(|place| open(&place)).find(|file| is_linked(file, &link, id))
         };
         Self::new(stripped, by_id().or_else(by_link)?)
     }
@@ -71,7 +72,7 @@ fn by_id(id: BuildId, root: &Path) -> Option<File> {
     let hex = id.to_string();
     let (first, rest) = hex.split_at_checked(2)?;
     let place = root.join(DEBUG_DIR).join(format!(".build-id/{first}/{rest}.debug"));
-    open(place).filter(|file| BuildId::of_elf(file) == Some(id))
+    open(&place).filter(|file| BuildId::of_elf(file) == Some(id))
 }
 
 /// Beside the file, in `.debug` there, and below `/usr/lib/debug`.
@@ -85,6 +86,10 @@ fn link_places(root: &Path, path: &Path, link: &elf::DebugLink) -> Option<[PathB
 /// Whether a file is the one that was linked to: by its checksum, and by build id where both have
 /// one.
 fn is_linked(file: &File, link: &elf::DebugLink, id: Option<BuildId>) -> bool {
+    let mut magic = [0; 4];
+    if file.read_exact_at(&mut magic, 0).is_err() || magic != object::elf::ELFMAG {
+        return false;
+    }
     let own = BuildId::of_elf(file);
     // The build id is found at once, the checksum takes the whole file.
     (own.is_none() || id.is_none() || own == id) && crc(file) == Some(link.crc)
@@ -103,10 +108,8 @@ fn crc(mut file: &File) -> Option<u32> {
     Some(hasher.finalize())
 }
 
-/// Opens a regular file only, and never waits: a FIFO in its place would.
-fn open(path: PathBuf) -> Option<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
+fn open(path: &Path) -> Option<File> {
+    regular_file::open(path).ok()
 }
 
 #[cfg(test)]
@@ -261,7 +264,7 @@ mod tests {
         fs::create_dir(root.path("opt/program.debug")).unwrap();
         run("mkfifo", &[&root.path("opt/fifo")]);
         assert!(root.find().is_none());
-        assert!(open(root.path("opt/fifo")).is_none());
+        assert!(open(&root.path("opt/fifo")).is_none());
     }
 
     #[test]

@@ -112,12 +112,18 @@ impl ElfFiles {
     }
 
     /// Takes a debug file that was sent for; whether it is of use.
-    pub(super) fn add_debug_file(&mut self, id: BuildId, debug: std::fs::File) -> bool {
-        let Some(loaded) = self.loaded.get_mut(&FileKey::BuildId(id)) else { return false };
-        let opened = loaded.file.unchanged().ok();
-        let found = opened.and_then(|opened| DebugFile::new(opened, debug));
-        loaded.debug = found.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
-        loaded.debug.is_some()
+    pub(super) fn add_debug_file(&mut self, id: BuildId, debug: &std::fs::File) -> bool {
+        let mut is_any = false;
+        for (key, loaded) in &mut self.loaded {
+            if !matches!(key, FileKey::BuildId { id: of, .. } if *of == id) {
+                continue;
+            }
+            let (opened, debug) = (loaded.file.unchanged().ok(), debug.try_clone().ok());
+            let found = opened.zip(debug).and_then(|(opened, debug)| DebugFile::new(opened, debug));
+            loaded.debug = found.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
+            is_any |= loaded.debug.is_some();
+        }
+        is_any
     }
 
     /// Gives back the files used least recently, down to three quarters of the limits. The one in use

@@ -3,9 +3,12 @@
 use std::{
     fs::{self, File},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    path::Path,
 };
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::regular_file;
 
 /// What a process calls its own.
 #[derive(Debug)]
@@ -32,10 +35,8 @@ impl Owner {
     /// Opens a file below the process's root, which no link on the way leads out of; the path itself
     /// may not be a link. Never waits, as for a FIFO in its place.
     pub(super) fn open(&self, path: &str) -> Option<File> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let file = openat2(&self.root, path, flags, Mode::empty(), resolve).ok()?;
-        Some(File::from(file)).filter(|file| self.owns(file))
+        let file = regular_file::open_below(&self.root, Path::new(path), false);
+        file.ok().filter(|file| self.owns(file))
     }
 
     /// Whether it is a regular file that belongs to the process's user, or to root: others may write

@@ -32,6 +32,8 @@ use crate::{
 
 /// Addresses whose frames are kept.
 const CACHED_ADDRESSES: usize = 64 << 10;
+/// Bytes of a name that are kept.
+const LIMIT_NAME: usize = 4096;
 /// Names of modules that are kept once for all frames.
 const MODULES: usize = 4096;
 /// What is looked up: an offset in a file names the same function in every process.
@@ -93,7 +95,7 @@ impl Symbolizer {
     pub fn take_debug_files(&mut self) -> bool {
         let mut is_any = false;
         while let Some((id, file)) = self.debuginfod.as_mut().and_then(Debuginfod::arrived) {
-            is_any |= self.files.add_debug_file(id, file);
+            is_any |= self.files.add_debug_file(id, &file);
         }
         if is_any {
             self.frames = Generations::new(CACHED_ADDRESSES);
@@ -310,8 +312,8 @@ impl Modules {
         let module = unnamed.module.or(own.as_deref()).map(|name| self.intern(name));
         let has_source = sym.code_info.is_some() || !sym.inlined.is_empty();
         let outer = Frame {
-            symbol: Some(Rc::from(&*sym.name)),
-            offset: sym.offset as u64 + back,
+            symbol: Some(cut(&sym.name)),
+            offset: (sym.offset as u64).saturating_add(back),
             module,
             source: sym.code_info.as_deref().map(source),
             inlined: false,
@@ -319,7 +321,7 @@ impl Modules {
             origin: if has_source { Origin::Dwarf } else { origin },
         };
         let inlined = sym.inlined.iter().rev().map(|inlined| Frame {
-            symbol: Some(Rc::from(&*inlined.name)),
+            symbol: Some(cut(&inlined.name)),
             source: inlined.code_info.as_ref().map(source),
             inlined: true,
             ..outer.clone()
@@ -337,6 +339,12 @@ struct Unnamed<'a> {
     why: Origin,
 }
 
+/// A name as far as it is kept: a file may have one of any length.
+fn cut(name: &str) -> Rc<str> {
+    let end = (0..=LIMIT_NAME).rev().find(|&end| name.is_char_boundary(end));
+    Rc::from(name.get(..end.unwrap_or_default()).unwrap_or(name))
+}
+
 fn source(info: &CodeInfo<'_>) -> (Rc<str>, Option<u32>) {
-    (Rc::from(info.to_path().to_string_lossy()), info.line)
+    (cut(&info.to_path().to_string_lossy()), info.line)
 }

@@ -115,17 +115,17 @@ impl Thread {
     ) -> Ended {
         while let Some(message) = receiver.receive() {
             match message {
-                Message::Processes(events) => {
+                Message::Processes { events, samples_since_ns } => {
                     for event in events {
                         self.processes.apply(event);
                     }
+                    self.processes.forget_before(samples_since_ns);
                 }
                 Message::Samples(samples) => {
                     if self.symbolizer.take_debug_files() {
                         self.stacks.clear();
                         self.cached_frames = 0;
                     }
-                    let mut oldest_ns = u64::MAX;
                     let mut cpus = Vec::new();
                     let mut rest = samples.as_slice();
                     while !rest.is_empty() {
@@ -134,10 +134,8 @@ impl Thread {
                         rest = next;
                         self.sample(&sample)?;
                         cpus.push(sample.cpu);
-                        oldest_ns = oldest_ns.min(sample.time_ns);
                     }
                     receiver.done(samples);
-                    self.processes.forget_before(oldest_ns);
                     // What could not be written has not been delivered.
                     self.output.flush()?;
                     for cpu in cpus {

@@ -156,8 +156,14 @@ impl Parser {
             Some("it did not boot".to_owned())
         } else if self.section != "end" {
             Some(format!("it ended on the way, after `{}`", self.section))
+        } else if self.exit.as_deref() != Some("0") {
+            Some("tests failed".to_owned())
+        } else if self.outcome.tests.is_empty() {
+            Some("no test has run".to_owned())
         } else {
-            self.exit.filter(|code| code != "0").map(|_| "tests failed".to_owned())
+            let passed = |(_, verdict): &(_, Verdict)| *verdict == Verdict::Passed;
+            let all = self.outcome.tests.iter().all(passed);
+            (!all).then(|| "not every test has said that it passed".to_owned())
         };
         self.outcome.failure = self.outcome.failure.or(whole);
         self.outcome
@@ -206,6 +212,10 @@ mod tests {
         assert_eq!(died.tests[1].1, Verdict::Unfinished);
         assert!(outcome("[ 1.0] panic").failure.unwrap().contains("boot"));
         assert!(outcome("").failure.is_some());
+        let none = outcome("@@ booted\n@@ tests ended with 0\n@@ end");
+        assert!(none.failure.unwrap().contains("no test"));
+        let unmarked = outcome("@@ booted\ntest a ... ok\n@@ doctor\n@@ end");
+        assert!(unmarked.failure.is_some());
         let failed = outcome("@@ booted\ntest a ... FAILED\n@@ tests ended with 101\n@@ end");
         assert_eq!((failed.failure.is_some(), failed.tests[0].1), (true, Verdict::Failed));
     }

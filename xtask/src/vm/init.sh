@@ -13,7 +13,7 @@ echo 0 > /proc/sys/kernel/perf_cpu_time_max_percent
 
 export PROFILER_TEST_AGENT=/profiler PROFILER_TEST_FIXTURES=/fixtures
 # This machine is made to be broken.
-export PROFILER_TEST_HOTPLUG=1
+export PROFILER_TEST_HOTPLUG=1 PROFILER_TEST_EMULATED=1
 echo "@@ booted"
 /kernel-tests --ignored --test-threads=1 $(cat /filter)
 echo "@@ tests ended with $?"

@@ -3,14 +3,14 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
 use ureq::Agent;
 
 use super::settings::Settings;
-use crate::build_id::BuildId;
+use crate::{build_id::BuildId, regular_file};
 
 /// A download takes at most so many times the timeout.
 const DOWNLOAD_SHARE: u32 = 20;
@@ -69,10 +69,8 @@ impl Downloads {
 
 /// The file in the cache; an empty one is elfutils' note that no server has it.
 fn kept(folder: &Path, id: BuildId) -> Option<File> {
-    let mut options = OpenOptions::new();
-    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(folder.join("debuginfo")).ok()?;
-    (file.metadata().ok()?.is_file() && BuildId::of_elf(&file) == Some(id)).then_some(file)
+    let file = regular_file::open(&folder.join("debuginfo")).ok()?;
+    (BuildId::of_elf(&file) == Some(id)).then_some(file)
 }
 
 /// A file that is not whole yet: removed unless it gets its name.
