@@ -28,6 +28,7 @@ use crate::{
     ledger::{KernelSide, Ledger, PerCpuCount},
     output::Sink,
     perf::{
+        record::Record,
         set::EventSet,
         sideband::{self, Sideband},
         wakeup::Wakeup,
@@ -87,7 +88,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let sideband_filled = sideband.wakeup()?;
     // The sideband is on, so whatever is not there yet will be told.
     let last_read_ns = kernel::monotonic_ns();
-    let untold = u64::from(!sender.tell(tracker.find_all(), last_read_ns));
+    let untold = u64::from(!sender.tell(tracker.find_all(), Vec::new(), last_read_ns));
     let mut sampling = Sampling {
         config,
         set,
@@ -227,13 +228,19 @@ impl Sampling<'_> {
         let now_ns = kernel::monotonic_ns();
         let mut records = Vec::new();
         self.sideband.read(&mut records);
-        // At once: this opens the files.
-        self.happened.extend(records.into_iter().filter_map(|it| self.tracker.event(it)));
+        let mut kernel_code = Vec::new();
+        for record in records {
+            match record.record {
+                Record::Ksymbol { .. } => kernel_code.push(record.record),
+                // At once: this opens the files.
+                _ => self.happened.extend(self.tracker.event(record)),
+            }
+        }
         self.happened.sort_by_key(|event| event.time_ns);
         let behind = self.happened.partition_point(|event| event.time_ns < now_ns);
         let events: Vec<Event> = self.happened.drain(..behind).collect();
-        let count = events.len() as u64;
-        if count > 0 && !self.sender.tell(events, samples_since_ns) {
+        let count = (events.len() + kernel_code.len()) as u64;
+        if count > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
             self.untold += count;
         }
         // What was missed may be about any process.

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     ledger::{KernelSide, PerCpuCount},
+    perf::record::Record,
     process::{
         space::Mapped,
         table::{Event, Kind},
@@ -28,10 +29,12 @@ const SPARE_BUFFERS: usize = 4;
 
 /// What the reader sends.
 pub enum Message {
-    /// What happened to processes, before the samples that follow were taken or while they were.
-    Processes {
-        /// In the order of time.
+    /// What happened before the samples that follow were taken or while they were.
+    Happened {
+        /// To processes, in the order of time.
         events: Vec<Event>,
+        /// To the kernel: the records of its symbols.
+        kernel_code: Vec<Record>,
         /// The samples that follow were taken since then.
         samples_since_ns: u64,
     },
@@ -100,16 +103,21 @@ impl Sender {
         let _ = self.messages.send(Message::Samples(samples));
     }
 
-    /// Sends what happened to processes; `false` if it was dropped, since too much is waiting.
+    /// Sends what happened; `false` if it was dropped, since too much is waiting.
     #[must_use]
-    pub fn tell(&self, events: Vec<Event>, samples_since_ns: u64) -> bool {
-        let bytes = size_of_events(&events);
+    pub fn tell(
+        &self,
+        events: Vec<Event>,
+        kernel_code: Vec<Record>,
+        samples_since_ns: u64,
+    ) -> bool {
+        let bytes = size_of(&events, &kernel_code);
         let waiting = self.shared.waiting_event_bytes.fetch_add(bytes, Ordering::Relaxed);
         if waiting > 0 && waiting + bytes > LIMIT_BYTES / EVENT_SHARE {
             self.shared.waiting_event_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
-        let _ = self.messages.send(Message::Processes { events, samples_since_ns });
+        let _ = self.messages.send(Message::Happened { events, kernel_code, samples_since_ns });
         true
     }
 
@@ -123,8 +131,9 @@ impl Receiver {
     /// Waits for the next message; `None` when the sender is gone.
     pub fn receive(&mut self) -> Option<Message> {
         let message = self.messages.blocking_recv()?;
-        if let Message::Processes { events, .. } = &message {
-            self.shared.waiting_event_bytes.fetch_sub(size_of_events(events), Ordering::Relaxed);
+        if let Message::Happened { events, kernel_code, .. } = &message {
+            let bytes = size_of(events, kernel_code);
+            self.shared.waiting_event_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
         Some(message)
     }
@@ -141,14 +150,15 @@ impl Receiver {
     }
 }
 
-/// What only the events hold.
-fn size_of_events(events: &[Event]) -> usize {
+/// What only these hold.
+fn size_of(events: &[Event], kernel_code: &[Record]) -> usize {
     let held = |event: &Event| match &event.kind {
         Kind::Found { mappings, .. } => mappings.iter().map(size_of_mapping).sum(),
         Kind::Mapped(mapping) => size_of_mapping(mapping),
         _ => 0,
     };
-    size_of_val(events) + events.iter().map(held).sum::<usize>()
+    // The names of kernel symbols are short.
+    size_of_val(events) + events.iter().map(held).sum::<usize>() + size_of_val(kernel_code)
 }
 
 fn size_of_mapping(mapping: &Mapped) -> usize {

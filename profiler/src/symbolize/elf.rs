@@ -2,7 +2,12 @@
 //!
 //! Each file has a blazesym of its own, so that what it holds of a file can be given back alone.
 
-use std::{os::fd::AsRawFd as _, path::Path, sync::Arc};
+use std::{
+    os::fd::AsRawFd as _,
+    panic::{self, AssertUnwindSafe},
+    path::Path,
+    sync::Arc,
+};
 
 use blazesym::symbolize::{
     Input, Symbolized, Symbolizer as Blazesym,
@@ -54,7 +59,10 @@ impl Symbols {
     }
 
     fn find(&self, input: Input<u64>) -> Option<Symbolized<'_>> {
-        let found = self.blazesym.symbolize_single(&self.source, input).ok()?;
+        // Whoever runs a program has written the file: what the reader does not expect must cost its
+        // names, not the run. What it leaves half done is of this file only.
+        let look_up = || self.blazesym.symbolize_single(&self.source, input);
+        let found = panic::catch_unwind(AssertUnwindSafe(look_up)).ok()?.ok()?;
         matches!(found, Symbolized::Sym(_)).then_some(found)
     }
 }

@@ -9,6 +9,7 @@ pub mod frame;
 mod functions;
 mod growing;
 pub mod jitdump;
+mod kernel_code;
 mod made;
 pub mod naming;
 mod owner;

@@ -16,11 +16,12 @@ use super::{
     debuginfod::Debuginfod,
     elf::{self, ElfFiles},
     frame::{Frame, Location, Origin, Stack},
+    kernel_code::LaterCode,
     made::MadeCode,
 };
 use crate::{
     build_id::BuildId,
-    perf::record::MappedId,
+    perf::record::{MappedId, Record},
     process::{
         file::{FileKey, MappedFile},
         maps::{self, Backing, Mapping},
@@ -48,6 +49,7 @@ enum Place {
 pub struct Symbolizer {
     blazesym: Blazesym,
     kernel: Source<'static>,
+    later: LaterCode,
     files: ElfFiles,
     debuginfod: Option<Debuginfod>,
     made: MadeCode,
@@ -73,6 +75,7 @@ impl Symbolizer {
         Self {
             blazesym: elf::blazesym(lines),
             kernel: Source::Kernel(kernel),
+            later: LaterCode::default(),
             files: ElfFiles::new(lines, cache_bytes),
             debuginfod,
             made: MadeCode::default(),
@@ -88,6 +91,15 @@ impl Symbolizer {
     pub fn read_kernel_symbols(&self) {
         // Whether there is anything at the address does not matter.
         let _ = self.blazesym.symbolize_single(&self.kernel, Input::AbsAddr(u64::MAX));
+    }
+
+    /// Takes in which code the kernel has got or given up since.
+    pub fn kernel_has_changed(&mut self, records: &[Record]) {
+        for record in records {
+            self.later.change(record);
+        }
+        // Among them are addresses that had no name, or another.
+        self.frames = Generations::new(CACHED_ADDRESSES);
     }
 
     /// Takes the debug files that have come meanwhile. If there are any, what was found before may
@@ -110,6 +122,11 @@ impl Symbolizer {
             // before them and may be the last instruction of its function.
             let is_return = depth > 0;
             let frames = self.cached(Place::Kernel(address), is_return, |this, back| {
+                if let Some((start, name)) = this.later.find(address.wrapping_sub(back)) {
+                    let (offset, origin) = (address.wrapping_sub(start), Origin::Kallsyms);
+                    let symbol = Some(name);
+                    return Rc::from([Frame { symbol, offset, origin, ..Frame::default() }]);
+                }
                 let looked_up = this
                     .blazesym
                     .symbolize_single(&this.kernel, Input::AbsAddr(address.wrapping_sub(back)));

@@ -115,7 +115,11 @@ impl Thread {
     ) -> Ended {
         while let Some(message) = receiver.receive() {
             match message {
-                Message::Processes { events, samples_since_ns } => {
+                Message::Happened { events, kernel_code, samples_since_ns } => {
+                    if !kernel_code.is_empty() {
+                        self.symbolizer.kernel_has_changed(&kernel_code);
+                        self.stacks.remove(&SpaceId::KERNEL);
+                    }
                     for event in events {
                         self.processes.apply(event);
                     }
