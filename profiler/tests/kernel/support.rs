@@ -14,7 +14,7 @@ use profiler::stderr;
 use serde_json::Value;
 
 /// A run that waits for something ends by itself after this long, and the test fails.
-const FAR_AWAY: &str = "60s";
+const FAR_AWAY: &str = "180s";
 
 /// The profiler: as cargo has built it, or where the tests were carried to another machine, the one
 /// that was carried along.
@@ -190,7 +190,7 @@ pub(crate) fn sum(object: &Value) -> u64 {
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain until {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
