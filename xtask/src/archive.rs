@@ -2,7 +2,7 @@
 //! other releases and other architectures.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -107,6 +107,39 @@ impl Lists {
     }
 }
 
+/// Where the archive is to be had: from where this machine has it, too.
+#[derive(Debug, PartialEq, Eq)]
+struct Mirror {
+    main: String,
+    security: String,
+}
+
+impl Mirror {
+    fn find() -> Result<Self> {
+        if let Some(base) = env::var("PROFILER_DEBIAN_MIRROR").ok().filter(|it| !it.is_empty()) {
+            let base = base.trim_end_matches('/');
+            let (main, security) = (format!("{base}/debian"), format!("{base}/debian-security"));
+            return Ok(Self { main, security });
+        }
+        let parts = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten();
+        let files = parts.map(|entry| entry.path()).chain(["/etc/apt/sources.list".into()]);
+        let text: Vec<String> = files.filter_map(|path| fs::read_to_string(path).ok()).collect();
+        Self::in_sources(&text.join("\n")).context(
+            "apt's sources here name no archive of Debian: set PROFILER_DEBIAN_MIRROR to a server \
+             that has /debian and /debian-security",
+        )
+    }
+
+    /// From lines of `sources.list(5)`, in both formats.
+    fn in_sources(text: &str) -> Option<Self> {
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let words = lines.flat_map(str::split_whitespace);
+        let uris = words.filter(|word| word.starts_with("http")).map(|it| it.trim_end_matches('/'));
+        let ending = |end: &str| uris.clone().find(|uri| uri.ends_with(end)).map(str::to_owned);
+        Some(Self { main: ending("/debian")?, security: ending("/debian-security")? })
+    }
+}
+
 /// Options that have apt read these suites, with all that it keeps in `dir`.
 pub(crate) fn private_apt(dir: &Path, suites: &[String]) -> Result<Vec<String>> {
     for program in ["apt-get", "dpkg-deb"] {
@@ -117,9 +150,10 @@ pub(crate) fn private_apt(dir: &Path, suites: &[String]) -> Result<Vec<String>> 
     if !Path::new(KEYRING).exists() {
         bail!("no {KEYRING}: apt-get install debian-archive-keyring");
     }
+    let mirror = Mirror::find()?;
     let line = |suite: &String| {
-        let archive = if suite.ends_with("-security") { "debian-security" } else { "debian" };
-        format!("deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n")
+        let uri = if suite.ends_with("-security") { &mirror.security } else { &mirror.main };
+        format!("deb [signed-by={KEYRING}] {uri} {suite} main\n")
     };
     let sources: PathBuf = dir.join("sources.list");
     let text: String = suites.iter().map(line).collect();
@@ -136,4 +170,22 @@ pub(crate) fn private_apt(dir: &Path, suites: &[String]) -> Result<Vec<String>> 
         // The folder is ours alone, and apt's own user can't write there.
         "-oAPT::Sandbox::User=root".into(),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_the_one_that_apt_has() {
+        let old = "# deb http://old/debian x\ndeb [arch=amd64] http://m/debian a main\n\
+                   deb http://m/debian-security/ a-security main\ndeb http://m/other b main\n";
+        let new =
+            "Types: deb\nURIs: http://m/debian\nSuites: a\n\nURIs: http://m/debian-security\n";
+        let mirror =
+            Mirror { main: "http://m/debian".into(), security: "http://m/debian-security".into() };
+        assert_eq!(Mirror::in_sources(old).as_ref(), Some(&mirror));
+        assert_eq!(Mirror::in_sources(new), Some(mirror));
+        assert_eq!(Mirror::in_sources("deb http://m/ubuntu a main"), None);
+    }
 }
