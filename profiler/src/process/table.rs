@@ -114,58 +114,51 @@ impl Processes {
     /// Takes in what happened.
     pub fn apply(&mut self, event: Event) {
         let Event { time_ns, tgid, kind } = event;
+        if !matches!(kind, Kind::Found { .. }) && self.knows_since(tgid, time_ns) {
+            return;
+        }
         match kind {
             Kind::Found { mappings, metadata } => {
                 self.find_out(tgid, mappings, metadata.map(Rc::from), time_ns);
             }
             Kind::Forked(parent) => {
-                if self.knows_since(tgid, time_ns) {
-                    return;
-                }
                 let copied = self.last(parent).map(|run| run.process.clone());
                 let metadata = copied.as_ref().and_then(|process| process.metadata.as_deref());
                 let metadata =
                     metadata.map(|it| Rc::new(Metadata { parent: Some(parent), ..it.clone() }));
                 let space = copied.map_or_else(|| empty(time_ns), |process| process.space);
-                self.begin(tgid, space, metadata, time_ns, 0);
+                self.begin(Process { tgid, space, before_exec: None, metadata }, time_ns, 0);
             }
             Kind::Exec { metadata } => {
-                if self.knows_since(tgid, time_ns) {
-                    return;
-                }
+                let before = self.last(tgid).map(|run| run.process.clone());
                 // Of one that is gone already, what it belonged to before still holds.
-                let before = self.last(tgid).and_then(|run| run.process.metadata.clone());
-                let metadata = match (metadata, before) {
-                    (Some(now), Some(before)) if now.cgroup.is_none() => Some(Rc::new(Metadata {
-                        command_line: now.command_line,
-                        ..(*before).clone()
-                    })),
+                let known = before.as_ref().and_then(|process| process.metadata.as_deref());
+                let metadata = match (metadata, known) {
+                    (Some(now), Some(known)) if now.cgroup.is_none() => {
+                        let command_line = now.command_line;
+                        Some(Rc::new(Metadata { command_line, ..known.clone() }))
+                    }
                     (now, _) => now.map(Rc::from),
                 };
-                let before = self.last(tgid).map(|run| Rc::clone(&run.process.space));
-                self.begin(tgid, empty(time_ns), metadata, time_ns, 0);
-                if let Some(run) = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut()) {
-                    run.process.before_exec = before;
-                }
+                let before_exec = before.map(|process| process.space);
+                let space = empty(time_ns);
+                self.begin(Process { tgid, space, before_exec, metadata }, time_ns, 0);
             }
             Kind::Mapped(mapping) => {
-                if self.knows_since(tgid, time_ns) {
-                    return;
-                }
                 if !self.pids.contains_key(&tgid) {
-                    self.begin(tgid, empty(time_ns), None, time_ns, 0);
+                    let space = empty(time_ns);
+                    let process = Process { tgid, space, before_exec: None, metadata: None };
+                    self.begin(process, time_ns, 0);
                 }
-                let run = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut());
-                if let Some(run) = run.filter(|run| !run.process.space.has(&mapping)) {
+                if let Some(run) =
+                    self.last_mut(tgid).filter(|run| !run.process.space.has(&mapping))
+                {
                     Rc::make_mut(&mut run.process.space).map(mapping, time_ns);
                     self.ended.push_back((time_ns, tgid));
                 }
             }
             Kind::Ended => {
-                if self.knows_since(tgid, time_ns) {
-                    return;
-                }
-                if let Some(run) = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut()) {
+                if let Some(run) = self.last_mut(tgid) {
                     run.ended_ns = Some(time_ns);
                     self.ended.push_back((time_ns, tgid));
                 }
@@ -182,6 +175,10 @@ impl Processes {
         self.pids.get(&tgid)?.runs.last()
     }
 
+    fn last_mut(&mut self, tgid: u32) -> Option<&mut Run> {
+        self.pids.get_mut(&tgid)?.runs.last_mut()
+    }
+
     fn find_out(
         &mut self,
         tgid: u32,
@@ -189,8 +186,7 @@ impl Processes {
         metadata: Option<Rc<Metadata>>,
         time_ns: u64,
     ) {
-        let last = self.pids.get_mut(&tgid).and_then(|pid| pid.runs.last_mut());
-        match last.filter(|run| run.ended_ns.is_none()) {
+        match self.last_mut(tgid).filter(|run| run.ended_ns.is_none()) {
             Some(run) => {
                 run.found_ns = time_ns;
                 run.process.metadata = metadata.or(run.process.metadata.take());
@@ -201,24 +197,17 @@ impl Processes {
             // It may have begun long before: what is not known otherwise is taken to be so since.
             None => {
                 let space = Rc::new(Space::new(mappings, 0));
-                self.begin(tgid, space, metadata, 0, time_ns);
+                self.begin(Process { tgid, space, before_exec: None, metadata }, 0, time_ns);
             }
         }
     }
 
-    fn begin(
-        &mut self,
-        tgid: u32,
-        space: Rc<Space>,
-        metadata: Option<Rc<Metadata>>,
-        from_ns: u64,
-        found_ns: u64,
-    ) {
+    fn begin(&mut self, process: Process, from_ns: u64, found_ns: u64) {
+        let tgid = process.tgid;
         if !self.pids.contains_key(&tgid) && self.pids.len() >= self.limit {
             self.evict();
         }
         self.clock += 1;
-        let process = Process { tgid, space, before_exec: None, metadata };
         let pid = self.pids.entry(tgid).or_default();
         pid.used = self.clock;
         pid.runs.push(Run { from_ns, found_ns, ended_ns: None, process });

@@ -79,6 +79,7 @@ pub fn spawn(
                 cached_frames: 0,
                 empty: Rc::default(),
                 naming: Naming::default(),
+                metadata: config.metadata,
                 output,
             };
             let _ = done.send(thread.run(receiver, &delivered, &behind));
@@ -103,6 +104,8 @@ struct Thread {
     cached_frames: usize,
     empty: Rc<Stack>,
     naming: Naming,
+    /// Whether who a process is was asked for.
+    metadata: bool,
     output: Box<dyn Output>,
 }
 
@@ -168,8 +171,11 @@ impl Thread {
         let kernel = self.kernel_stack(raw.kernel);
         let (space, user) = self.user_stack(raw);
         self.naming.add(&user);
-        let process = self.processes.at(raw.tgid, raw.time_ns);
-        let metadata = process.and_then(|process| process.metadata);
+        let metadata = if self.metadata {
+            self.processes.at(raw.tgid, raw.time_ns).and_then(|process| process.metadata)
+        } else {
+            None
+        };
         self.output.sample(&NamedSample { raw, space, kernel, user, metadata })
     }
 
