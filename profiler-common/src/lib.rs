@@ -7,3 +7,4 @@
 pub mod counter;
 pub mod sample;
 pub mod settings;
+pub mod unwind;
