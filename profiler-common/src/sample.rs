@@ -12,6 +12,10 @@ pub const COMM_LEN: usize = 16;
 /// program's per-CPU scratch holds twice this many.
 pub const MAX_FRAMES: u32 = 512;
 
+/// Set in a user address that is no return address, though it has callees: what a signal has
+/// interrupted. Addresses of user space have fewer bits.
+pub const INTERRUPTED: u64 = 1 << 63;
+
 /// How the walk of the user stack ended, as far as the kernel side knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -24,6 +28,18 @@ pub enum UserEnd {
     ChainEnded = 2,
     /// The frame limit was reached.
     Depth = 3,
+    /// The outermost frame was reached, as its unwind information says.
+    Complete = 4,
+    /// The last frame's code has no unwind information, nor a frame pointer that leads to code.
+    NoUnwindInfo = 5,
+    /// The unwind information of the last frame's file is not loaded yet.
+    NotLoaded = 6,
+    /// The stack could not be read where the last frame's caller has to be.
+    Unreadable = 7,
+    /// The last frame's rule is of a kind that can't be applied.
+    Unsupported = 8,
+    /// The last frame lies in no mapping that is known.
+    NotMapped = 9,
 }
 
 impl UserEnd {
@@ -35,6 +51,12 @@ impl UserEnd {
             1 => Self::NoUserMemory,
             2 => Self::ChainEnded,
             3 => Self::Depth,
+            4 => Self::Complete,
+            5 => Self::NoUnwindInfo,
+            6 => Self::NotLoaded,
+            7 => Self::Unreadable,
+            8 => Self::Unsupported,
+            9 => Self::NotMapped,
             _ => return None,
         })
     }

@@ -26,4 +26,8 @@ pub mod flag {
     pub const USER_STACK: u32 = 1 << 2;
     /// Keep only the processes in the `PIDS` map.
     pub const ONLY_PIDS: u32 = 1 << 3;
+    /// Walk the user stack by unwind information, not by frame pointers.
+    pub const TABLES: u32 = 1 << 4;
+    /// And by frame pointers where there is no unwind information.
+    pub const OR_FRAME_POINTERS: u32 = 1 << 5;
 }

@@ -10,7 +10,10 @@ use core::hint::black_box;
 
 use aya_ebpf::{
     EbpfContext as _, Global,
-    bindings::{BPF_F_USER_STACK, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    bindings::{
+        BPF_F_USER_STACK, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP,
+        bpf_user_pt_regs_t,
+    },
     helpers::{
         bpf_get_current_pid_tgid,
         generated::{
@@ -23,11 +26,16 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use aya_log_ebpf::{info, warn};
+mod registers;
+mod walk;
+
 use profiler_common::{
     counter::{Counter, Counters},
     sample::{COMM_LEN, MAX_FRAMES, SampleHeader, UserEnd},
     settings::flag,
 };
+use registers::User;
+use walk::Walk;
 
 // Settings, patched by the agent before it loads the object: see `profiler_common::settings`.
 #[unsafe(no_mangle)]
@@ -56,9 +64,15 @@ struct Scratch {
     woken_ns: u64,
     /// Not zero while a run of the program uses this scratch.
     busy: u64,
+    walk: Walk,
+    /// What was interrupted, or the user registers if that was the kernel.
+    regs: bpf_user_pt_regs_t,
     header: SampleHeader,
-    frames: [u64; 2 * MAX_FRAMES as usize],
+    frames: [u64; FRAMES],
 }
+
+/// Addresses that a record can have: of both halves of the stack.
+const FRAMES: usize = 2 * MAX_FRAMES as usize;
 
 /// A header of zero bytes in the ring that the kernel puts before each record.
 const RING_HEADER_BYTES: u64 = 8;
@@ -67,9 +81,20 @@ const RING_HEADER_BYTES: u64 = 8;
 const WAKE_INTERVAL_NS: u64 = 1_000_000;
 
 /// Runs when the event overflows. Returns 0, which tells the kernel to write no perf sample of its
-/// own.
+/// own. This one leaves the user stack to the kernel, which walks frame pointers.
 #[perf_event]
 fn sample(ctx: PerfEventContext) -> u32 {
+    take::<false>(&ctx)
+}
+
+/// The same, for kernels that have what our own walk of the user stack needs.
+#[perf_event]
+fn sample_walking(ctx: PerfEventContext) -> u32 {
+    take::<true>(&ctx)
+}
+
+#[inline(always)]
+fn take<const WALKS: bool>(ctx: &PerfEventContext) -> u32 {
     let Some(counters) = COUNTERS.get_ptr_mut(0) else { return 0 };
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: both point to this CPU's value of a per-CPU array, which stays where it is while the
@@ -102,19 +127,19 @@ fn sample(ctx: PerfEventContext) -> u32 {
     }
     if scratch.busy != 0 {
         count(counters, Counter::ScratchBusy, 1);
-        warn!(&ctx, "sample lost: the scratch is in use, tid {}", tid);
+        warn!(ctx, "sample lost: the scratch is in use, tid {}", tid);
         return 0;
     }
     scratch.busy = 1;
-    let bytes = record(&ctx, counters, scratch, flags, tgid, tid, period);
-    send(&ctx, counters, scratch, bytes);
+    let bytes = record::<WALKS>(ctx, counters, scratch, flags, tgid, tid, period);
+    send(ctx, counters, scratch, bytes);
     scratch.busy = 0;
     0
 }
 
 /// Fills the record and returns its size in bytes.
 #[inline(always)]
-fn record(
+fn record<const WALKS: bool>(
     ctx: &PerfEventContext,
     counters: &mut Counters,
     scratch: &mut Scratch,
@@ -132,14 +157,32 @@ fn record(
     let mut user_bytes = 0;
     let mut user_end = UserEnd::NotCaptured;
     if flags & flag::USER_STACK != 0 {
-        // SAFETY: `frames` has room for `2 * limit` bytes, and `kernel_bytes <= limit`.
-        let user = unsafe { frames.byte_add(kernel_bytes as usize) };
-        user_bytes = stack(ctx, user, limit, u64::from(BPF_F_USER_STACK));
-        user_end = match user_bytes {
-            0 => UserEnd::NoUserMemory,
-            n if n >= u64::from(limit) => UserEnd::Depth,
-            _ => UserEnd::ChainEnded,
+        let user = if WALKS {
+            registers::take(ctx, &mut scratch.regs, &mut scratch.walk.registers)
+        } else {
+            User::Compat
         };
+        match user {
+            User::None => user_end = UserEnd::NoUserMemory,
+            User::Compat => {
+                // SAFETY: `frames` has room for `2 * limit` bytes, and `kernel_bytes <= limit`.
+                let user = unsafe { frames.byte_add(kernel_bytes as usize) };
+                user_bytes = stack(ctx, user, limit, u64::from(BPF_F_USER_STACK));
+                user_end = match user_bytes {
+                    0 => UserEnd::NoUserMemory,
+                    n if n >= u64::from(limit) => UserEnd::Depth,
+                    _ => UserEnd::ChainEnded,
+                };
+            }
+            User::Registers(registers) => {
+                let by_tables = flags & flag::TABLES != 0;
+                let first = (kernel_bytes / 8) as u32;
+                let (frames, end) =
+                    walk::walk(scratch, tgid, registers, first, limit / 8, by_tables);
+                user_bytes = frames * 8;
+                user_end = end;
+            }
+        }
     }
     // A task is either in the kernel or has user memory, so one of the two stacks exists. (What the
     // helper returns does not tell "there is none" from "no buffer to walk it".)

@@ -88,6 +88,9 @@ pub struct SamplingArgs {
     /// Take kernel stacks only, which leaves the user's frames out.
     #[arg(long)]
     pub kernel_only: bool,
+    /// How user stacks are walked [default: auto, or fp where the kernel can't].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub call_graph: Option<CallGraph>,
     /// Resolve source lines and inlined functions from debug info: slower, and takes more memory.
     #[arg(long)]
     pub lines: bool,
@@ -130,6 +133,19 @@ pub struct SamplingArgs {
     /// Show what the eBPF program logs: each loss, and with -v each sample. Slow.
     #[arg(long)]
     pub bpf_log: bool,
+}
+
+/// How user stacks are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CallGraph {
+    /// By unwind information where a file has it, else by frame pointers.
+    Auto,
+    /// By frame pointers only.
+    Fp,
+    /// By unwind information only.
+    Dwarf,
+    /// Not at all: the sampled address is all of the stack, also in the kernel.
+    None,
 }
 
 /// What to print.

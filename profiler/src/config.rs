@@ -6,7 +6,8 @@ use std::{fs, path::PathBuf, time::Duration};
 use profiler_common::sample::MAX_FRAMES;
 
 use crate::{
-    cli::{Format, SamplingArgs},
+    bpf::features,
+    cli::{CallGraph, Format, SamplingArgs},
     error::{Error, Result},
     kernel,
     perf::{attr::Rate, cpus::CpuList, event::EventSpec},
@@ -28,6 +29,20 @@ pub enum EventChoice {
     Default,
     /// This one or none: it was asked for by name.
     Named(EventSpec),
+}
+
+/// How user stacks are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserWalk {
+    /// By the kernel, which follows frame pointers.
+    Kernel,
+    /// By our own program, which follows frame pointers.
+    FramePointers,
+    /// By our own program and unwind information.
+    Tables {
+        /// Whether frame pointers are followed where there is none.
+        or_frame_pointers: bool,
+    },
 }
 
 /// What is printed, and when.
@@ -64,6 +79,8 @@ pub struct Config {
     pub user_stacks: bool,
     /// Frames of each half of a stack, at most.
     pub frame_limit: u32,
+    /// How user stacks are walked.
+    pub user_walk: UserWalk,
     /// Size of the ring in bytes: a power of two, at least a page.
     pub ring_bytes: u32,
     /// End after this long.
@@ -128,7 +145,11 @@ impl Config {
         }
         let frames = kernel::sysctl_number("kernel.perf_event_max_stack").unwrap_or(DEFAULT_FRAMES);
         let frames = u32::try_from(frames).unwrap_or(0);
-        let frame_limit = frames.clamp(1, MAX_FRAMES);
+        let user_walk = resolve_walk(args.call_graph, &mut notices)?;
+        let frame_limit = match args.call_graph {
+            Some(CallGraph::None) => 1,
+            _ => frames.clamp(1, MAX_FRAMES),
+        };
         if frames > MAX_FRAMES {
             notices.push(format!(
                 "kernel.perf_event_max_stack is {frames}; stacks are cut at {MAX_FRAMES} frames"
@@ -145,6 +166,7 @@ impl Config {
             kernel_stacks: !args.user_only,
             user_stacks: !args.kernel_only,
             frame_limit,
+            user_walk,
             duration: args.duration,
             lines: args.lines,
             report: match (args.top, args.format) {
@@ -175,6 +197,26 @@ fn is_process(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     tgid.and_then(|tgid| tgid.trim().parse().ok()) == Some(pid)
+}
+
+fn resolve_walk(asked: Option<CallGraph>, notices: &mut Vec<String>) -> Result<UserWalk> {
+    let lacks = features::missing_for_walk();
+    match (asked, lacks) {
+        (None | Some(CallGraph::Auto), None) => Ok(UserWalk::Tables { or_frame_pointers: true }),
+        (Some(CallGraph::Dwarf), None) => Ok(UserWalk::Tables { or_frame_pointers: false }),
+        (Some(CallGraph::Fp | CallGraph::None), None) => Ok(UserWalk::FramePointers),
+        (Some(CallGraph::Dwarf), Some(lacks)) => Err(Error::Usage(format!(
+            "--call-graph dwarf: this kernel lacks {lacks}; --call-graph fp follows frame pointers"
+        ))),
+        (Some(CallGraph::Fp | CallGraph::None), Some(_)) => Ok(UserWalk::Kernel),
+        (None | Some(CallGraph::Auto), Some(lacks)) => {
+            notices.push(format!(
+                "user stacks are walked by frame pointers only, since this kernel lacks {lacks}: \
+                 those of programs built without them are cut short"
+            ));
+            Ok(UserWalk::Kernel)
+        }
+    }
 }
 
 fn resolve_rate(

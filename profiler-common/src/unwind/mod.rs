@@ -11,6 +11,7 @@
 
 pub mod aarch64;
 pub mod rule;
+pub mod space;
 pub mod step;
 pub mod table;
 pub mod x86_64;

@@ -22,6 +22,11 @@ pub const INDEX: u32 = 2;
 /// Rules that all tables together can have.
 pub const RULES: u32 = 1 << 14;
 
+/// Tables that there can be at once.
+pub const TABLES: u32 = 1 << 10;
+/// The number of the rule of code of which nothing is known.
+pub const UNKNOWN: u16 = 0;
+
 /// The words of one element of the BPF array.
 pub type Chunk = [u32; CHUNK_WORDS as usize];
 

@@ -12,7 +12,7 @@ use profiler_common::{
 };
 
 use crate::{
-    config::Config,
+    config::{Config, UserWalk},
     error::{Error, Result},
 };
 
@@ -61,6 +61,11 @@ impl Program {
             (flag::KERNEL_STACK, config.kernel_stacks),
             (flag::USER_STACK, config.user_stacks),
             (flag::ONLY_PIDS, !config.pids.is_empty()),
+            (flag::TABLES, matches!(config.user_walk, UserWalk::Tables { .. })),
+            (
+                flag::OR_FRAME_POINTERS,
+                config.user_walk == UserWalk::Tables { or_frame_pointers: true },
+            ),
         ];
         let flags: u32 = flags.iter().filter(|(_, on)| *on).map(|(flag, _)| flag).sum();
         let ring_bytes = u64::from(config.ring_bytes);
@@ -92,9 +97,13 @@ impl Program {
         let samples = take_map(&mut ebpf, "SAMPLES")?;
         let counters = take_map(&mut ebpf, "COUNTERS")?;
 
+        let name = match config.user_walk {
+            UserWalk::Kernel => "sample",
+            UserWalk::FramePointers | UserWalk::Tables { .. } => "sample_walking",
+        };
         let program: &mut PerfEvent = ebpf
-            .program_mut("sample")
-            .ok_or_else(|| damaged("no program `sample`"))?
+            .program_mut(name)
+            .ok_or_else(|| damaged(format!("no program `{name}`")))?
             .try_into()
             .map_err(|error: ProgramError| damaged(error))?;
         program.load().map_err(|error| explain_verifier(&error))?;

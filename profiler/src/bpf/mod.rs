@@ -1,4 +1,5 @@
 //! The eBPF program: loading it, and reading its counters.
 
 pub mod counters;
+pub mod features;
 pub mod load;

@@ -49,6 +49,12 @@ impl NamedSample<'_> {
             UserEnd::Depth => "depth",
             UserEnd::ChainEnded if self.user.reaches_entry() => "complete",
             UserEnd::ChainEnded => "no_frame_pointer",
+            UserEnd::Complete => "complete",
+            UserEnd::NoUnwindInfo => "no_unwind_info",
+            UserEnd::NotLoaded => "unwind_info_not_loaded",
+            UserEnd::Unreadable => "unreadable_memory",
+            UserEnd::Unsupported => "rule_not_supported",
+            UserEnd::NotMapped => "mapping_unknown",
         }
     }
 }
