@@ -24,7 +24,7 @@ use profiler_common::{
         rule::{Cfa, Rule},
         space::{self, Block, Blocks, NO_TABLE, Space},
         step::{Caller, Memory, Registers, Stop, step},
-        table::{self, Chunk, Chunks, RULES, TABLES},
+        table::{self, Chunk, Chunks, RULES, TABLES, TAKEN_OUT},
     },
 };
 
@@ -269,7 +269,7 @@ fn look_up(space: &Space, pc: u64) -> Result<u32, UserEnd> {
     }
     let offset = pc.wrapping_sub(mapping.start).wrapping_add(mapping.file_offset);
     let table = Table { number };
-    if table.chunk(0).is_none() {
+    if table.chunk(0).is_none_or(|head| head.first() == Some(&TAKEN_OUT)) {
         if let Some(wanted) = WANTED.get_ptr_mut(0)
             // SAFETY: it points to a map's value; the byte is only ever set here.
             && let Some(wanted) = unsafe { &mut *wanted }.get_mut(number as usize & (TABLES as usize - 1))

@@ -27,6 +27,9 @@ pub const TABLES: u32 = 1 << 10;
 /// The number of the rule of code of which nothing is known.
 pub const UNKNOWN: u16 = 0;
 
+/// The first page of a table that was taken out, and can be had again.
+pub const TAKEN_OUT: u32 = u32::MAX;
+
 /// The words of one element of the BPF array.
 pub type Chunk = [u32; CHUNK_WORDS as usize];
 
