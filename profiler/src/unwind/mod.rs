@@ -4,6 +4,8 @@
 //! [`compact`] packs them, with [rules](rules::Rules) that all files share, and
 //! [`Table`](table::Table) is the whole way.
 
+#[cfg(test)]
+mod agreement;
 pub mod cfi;
 pub mod compact;
 mod equation;
