@@ -17,6 +17,7 @@ Examples:
   profiler -d 10 --top 20           the twenty hottest functions
   profiler -f json | jq .comm       one JSON object a sample
   profiler doctor                   what this kernel and this user can do
+  profiler unwind-info FILE         how the stacks of a program can be walked
 
 Exit code: 0 done, 1 the machine refused, 2 the command line makes no sense, 3 samples were lost
 under --strict.";
@@ -53,6 +54,17 @@ pub enum Command {
         /// Print JSON in place of the table.
         #[arg(long)]
         json: bool,
+    },
+    /// Show how the stacks of a program or library can be walked without frame pointers.
+    ///
+    /// Exit code 0 when it says where its frames are, 1 when it doesn't.
+    UnwindInfo {
+        /// The program or library.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Show the rule at this address only, as objdump and readelf print it.
+        #[arg(long, value_name = "PC", value_parser = units::parse_address)]
+        at: Option<u64>,
     },
 }
 

@@ -126,13 +126,18 @@ fn code_in<H: Header>(data: Pieces<'_>) -> Option<Code> {
 
 /// Asks a file, which need not be an ELF file.
 fn read<T>(file: &File, ask: impl FnOnce(Pieces<'_>) -> Option<T>) -> Option<T> {
+    read_within(BUDGET, file, ask)
+}
+
+/// Asks a file, of which not more than `budget` bytes are read.
+pub(crate) fn read_within<T>(budget: u64, file: &File, ask: impl FnOnce(Pieces<'_>) -> T) -> T {
     let cache = ReadCache::new(Positioned { file, at: 0 });
-    ask(Pieces { cache: &cache, budget: &Cell::new(BUDGET) })
+    ask(Pieces { cache: &cache, budget: &Cell::new(budget) })
 }
 
 /// A file read at given places, so that its own position, which others share, stays.
 #[derive(Debug)]
-struct Positioned<'a> {
+pub(crate) struct Positioned<'a> {
     file: &'a File,
     at: u64,
 }
@@ -162,7 +167,7 @@ impl ReadCacheOps for Positioned<'_> {
 
 /// The pieces of a file that have been asked for, within the budget.
 #[derive(Clone, Copy)]
-struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     cache: &'a ReadCache<Positioned<'a>>,
     budget: &'a Cell<u64>,
 }

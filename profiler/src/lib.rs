@@ -47,3 +47,4 @@ mod sigbus;
 pub mod stderr;
 pub mod symbolize;
 mod units;
+pub mod unwind;

@@ -14,7 +14,7 @@ use profiler::{
     error::{Error, Result},
     heap,
     output::Sink,
-    stderr,
+    stderr, unwind,
 };
 
 /// The symbol cache is bounded by what it takes of the heap.
@@ -46,6 +46,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
     match cli.command {
         Some(Command::Doctor { json }) => Ok(diagnose(json)),
+        Some(Command::UnwindInfo { file, at }) => {
+            let text = unwind::report::of(&file, at)?;
+            Ok(answer(&stdout().write_all(text.as_bytes())))
+        }
         None => sample(cli.sampling, cli.verbose).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -44,10 +44,29 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).filter(|&n| n > 0).ok_or_else(|| "out of range".into())
 }
 
+/// `401126` or `0x401126`: always hexadecimal.
+pub(crate) fn parse_address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let is_hex = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex
+        .then(|| u64::from_str_radix(digits, 16).ok())
+        .flatten()
+        .ok_or_else(|| "not an address; try 401126 or 0x401126".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(parse_address("401126"), Ok(0x40_1126));
+        assert_eq!(parse_address("0xffffFFFFffffffff"), Ok(u64::MAX));
+        for wrong in ["", "0x", "+1", "-1", "0x0x1", "10000000000000000", "main"] {
+            assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn durations() {

@@ -1,0 +1,313 @@
+//! Rows to a table that the eBPF program searches: `profiler_common::unwind::table` says how it is made.
+//!
+//! Rows come in the order of their first address, which is an offset in the file. Of rows that overlap,
+//! the one that begins first holds as far as it goes; of those that begin together, the one that came
+//! first. Where there is none, nothing is known. A row that says what the one before it says is left
+//! out.
+
+use std::ops::Range;
+
+use profiler_common::unwind::{
+    rule::{Cfa, Rule},
+    table::{self, CHUNK_WORDS, INDEX, PAGE_BITS},
+};
+
+use super::rules::Rules;
+
+const PAGE: u64 = 1 << PAGE_BITS;
+const CHUNK: usize = CHUNK_WORDS as usize;
+
+/// Most bytes of a file from its first code to its last: eight bytes of a table are needed for each
+/// 4 KiB of them. The largest programs have a third of it.
+pub const MOST_CODE_BYTES: u64 = 1 << 30;
+/// Most words of a table: 64 MiB. The largest programs need some 12 MiB.
+pub const MOST_WORDS: usize = 1 << 24;
+/// Most rules that one file may add to those of all. Real programs add some hundreds.
+pub const MOST_NEW_RULES: usize = 1 << 12;
+
+/// What became of the rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Rows that were given.
+    pub given: u64,
+    /// Rows of the table; each page of code begins with one.
+    pub rows: u64,
+    /// The most rows of a page.
+    pub most_in_page: u32,
+    /// Rows for which a page had no room; the rest of it is unsupported.
+    pub beyond_page: u64,
+    /// Rows whose rule had no room; they are unsupported.
+    pub beyond_rules: u64,
+    /// Rows that another one covers, in part or all.
+    pub overlapping: u64,
+    /// Bytes of code, by the kind of the rule that holds there: the index is a [`Cfa`].
+    pub code_bytes: [u64; KINDS],
+}
+
+/// How many kinds of rules there are.
+pub const KINDS: usize = Cfa::UNSUPPORTED as usize + 1;
+
+/// The table would be larger than [`MOST_CODE_BYTES`] or [`MOST_WORDS`] allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+/// A table in the making.
+#[derive(Debug)]
+pub struct Packer<'r> {
+    rules: &'r mut Rules,
+    most_rules: usize,
+    words: Vec<u32>,
+    code: Range<u64>,
+    /// Up to here the rows are known.
+    at: u64,
+    /// The rows of the page that `at` is in.
+    page: Vec<u32>,
+    packed: Packed,
+}
+
+impl<'r> Packer<'r> {
+    /// A table for the code at these offsets in a file.
+    pub fn new(code: Range<u64>, rules: &'r mut Rules) -> Result<Self, TooLarge> {
+        let first = code.start & !(PAGE - 1);
+        let end = code.end.max(code.start).checked_next_multiple_of(PAGE).ok_or(TooLarge)?;
+        if end - first > MOST_CODE_BYTES {
+            return Err(TooLarge);
+        }
+        let pages = u32::try_from((end - first) >> PAGE_BITS).map_err(|_| TooLarge)?;
+        let first_page = u32::try_from(first >> PAGE_BITS).map_err(|_| TooLarge)?;
+        let mut words = vec![first_page, pages];
+        words.resize((INDEX + 2 * pages) as usize, 0);
+        Ok(Self {
+            most_rules: rules.len().saturating_add(MOST_NEW_RULES),
+            rules,
+            words,
+            code: first..end,
+            at: first,
+            page: Vec::with_capacity(CHUNK),
+            packed: Packed::default(),
+        })
+    }
+
+    /// Takes the next row.
+    pub fn push(&mut self, start: u64, end: u64, rule: &Rule) -> Result<(), TooLarge> {
+        self.packed.given += 1;
+        self.packed.overlapping +=
+            u64::from(start < self.at && start < end && self.at > self.code.start);
+        let (start, end) = (start.max(self.at), end.min(self.code.end));
+        if start >= end {
+            return Ok(());
+        }
+        if self.at < start {
+            self.fill(start, Rules::UNKNOWN, Cfa::UNKNOWN)?;
+        }
+        match self.rules.number(rule, self.most_rules) {
+            Some(number) => self.fill(end, number, rule.cfa),
+            None => {
+                self.packed.beyond_rules += 1;
+                self.fill(end, Rules::UNSUPPORTED, Cfa::UNSUPPORTED)
+            }
+        }
+    }
+
+    /// The table: whole chunks.
+    pub fn finish(mut self) -> Result<(Vec<u32>, Packed), TooLarge> {
+        self.fill(self.code.end, Rules::UNKNOWN, Cfa::UNKNOWN)?;
+        let Self { mut words, packed, .. } = self;
+        words.resize(words.len().next_multiple_of(CHUNK), 0);
+        words.shrink_to_fit();
+        Ok((words, packed))
+    }
+
+    /// The rule with this number holds from where we are to `end`.
+    fn fill(&mut self, end: u64, number: u16, cfa: u8) -> Result<(), TooLarge> {
+        if let Some(bytes) = self.packed.code_bytes.get_mut(usize::from(cfa)) {
+            *bytes += end - self.at;
+        }
+        while self.at < end {
+            self.add(number);
+            let page_end = (self.at | (PAGE - 1)) + 1;
+            self.at = end.min(page_end);
+            if self.at == page_end {
+                self.end_page()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, number: u16) {
+        if self.page.last().is_some_and(|&row| table::rule_of(row) == number) {
+            return;
+        }
+        #[allow(clippy::cast_possible_truncation)] // a page has 4096 bytes
+        let low = (self.at & (PAGE - 1)) as u32;
+        match CHUNK - self.page.len() {
+            0 => self.packed.beyond_page += 1,
+            1 => {
+                self.packed.beyond_page += 1;
+                self.page.push(table::row(low, Rules::UNSUPPORTED));
+            }
+            _ => self.page.push(table::row(low, number)),
+        }
+    }
+
+    /// Puts the page that ends here behind the others: all of it in one chunk.
+    fn end_page(&mut self) -> Result<(), TooLarge> {
+        let left = self.words.len().next_multiple_of(CHUNK) - self.words.len();
+        if left < self.page.len() {
+            self.words.resize(self.words.len() + left, 0);
+        }
+        if self.words.len() + self.page.len() > MOST_WORDS {
+            return Err(TooLarge);
+        }
+        let number = (self.at - 1 - self.code.start) >> PAGE_BITS;
+        let index = usize::try_from(number).map_err(|_| TooLarge)? * 2 + INDEX as usize;
+        let first = u32::try_from(self.words.len()).map_err(|_| TooLarge)?;
+        let rows = u32::try_from(self.page.len()).map_err(|_| TooLarge)?;
+        if let Some([at, count]) = self.words.get_mut(index..index + 2) {
+            (*at, *count) = (first, rows);
+        }
+        self.words.append(&mut self.page);
+        self.packed.rows += u64::from(rows);
+        self.packed.most_in_page = self.packed.most_in_page.max(rows);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profiler_common::unwind::table::{Chunk, Chunks, find};
+    use proptest::prelude::*;
+
+    struct Words(Vec<u32>);
+
+    impl Chunks for Words {
+        fn chunk(&self, number: u32) -> Option<&Chunk> {
+            self.0.as_chunks().0.get(number as usize)
+        }
+    }
+
+    fn sp(cfa_offset: i32) -> Rule {
+        Rule { cfa_offset, ..Rule::of(Cfa::SP) }
+    }
+
+    fn packed(code: Range<u64>, rows: &[(u64, u64, Rule)]) -> (Words, Rules, Packed) {
+        let mut rules = Rules::new();
+        let mut packer = Packer::new(code, &mut rules).unwrap();
+        for (start, end, rule) in rows {
+            packer.push(*start, *end, rule).unwrap();
+        }
+        let (words, packed) = packer.finish().unwrap();
+        (Words(words), rules, packed)
+    }
+
+    fn found(table: &Words, rules: &Rules, at: u64) -> Option<Rule> {
+        find(table, at).map(|number| *rules.get(number).unwrap())
+    }
+
+    #[test]
+    fn finds_what_was_given() {
+        let rows = [(0x1010, 0x1020, sp(8)), (0x1020, 0x1030, sp(16)), (0x1040, 0x3001, sp(16))];
+        let (table, rules, packed) = packed(0x1010..0x3001, &rows);
+        let unknown = Some(Rule::of(Cfa::UNKNOWN));
+        for (at, rule) in [
+            (0xfff, None),
+            (0x1000, unknown),
+            (0x100f, unknown),
+            (0x1010, Some(sp(8))),
+            (0x101f, Some(sp(8))),
+            (0x1020, Some(sp(16))),
+            (0x1030, unknown),
+            (0x1040, Some(sp(16))),
+            (0x2fff, Some(sp(16))),
+            (0x3000, Some(sp(16))),
+            (0x3001, unknown),
+            (0x3fff, unknown),
+            (0x4000, None),
+            (u64::MAX, None),
+        ] {
+            assert_eq!(found(&table, &rules, at), rule, "{at:#x}");
+        }
+        assert_eq!(packed.rows, 5 + 1 + 2);
+        assert_eq!(packed.code_bytes[usize::from(Cfa::SP)], 0x20 + 0x1fc1);
+    }
+
+    #[test]
+    fn equal_neighbours_are_one() {
+        let rows: Vec<_> = (0..64).map(|it| (it * 16, it * 16 + 16, sp(8))).collect();
+        let (_, _, packed) = packed(0..0x400, &rows);
+        assert_eq!((packed.given, packed.rows), (64, 2));
+    }
+
+    #[test]
+    fn no_code_has_a_table() {
+        let (table, rules, _) = packed(0x1000..0x1000, &[(0x1000, 0x1001, sp(8))]);
+        assert_eq!(found(&table, &rules, 0x1000), None);
+    }
+
+    #[test]
+    fn a_page_stays_in_a_chunk() {
+        // 1,025 rows a page: one page a chunk, though two nearly fit.
+        let rows: Vec<_> = (0..4u64)
+            .flat_map(|page| (0..1025).map(move |row| (page, row)))
+            .map(|(page, row)| (page << 12 | row, page << 12 | (row + 1), sp((row % 2) as i32)))
+            .collect();
+        let (table, rules, packed) = packed(0..0x4000, &rows);
+        assert_eq!(table.0.len(), 4 * CHUNK);
+        assert_eq!(packed.most_in_page, 1026);
+        for (start, _, rule) in rows {
+            assert_eq!(found(&table, &rules, start), Some(rule));
+        }
+    }
+
+    #[test]
+    fn a_page_with_too_many_rows_ends_unsupported() {
+        let rows: Vec<_> = (0..0x1000u64).map(|it| (it, it + 1, sp((it % 2) as i32))).collect();
+        let (table, rules, packed) = packed(0..0x1000, &rows);
+        assert_eq!(packed.beyond_page, 0x1000 - (CHUNK as u64 - 1));
+        for (start, _, rule) in rows {
+            let rule = if start < CHUNK as u64 - 1 { rule } else { Rule::of(Cfa::UNSUPPORTED) };
+            assert_eq!(found(&table, &rules, start), Some(rule));
+        }
+    }
+
+    #[test]
+    fn too_many_rules_are_unsupported() {
+        let rows: Vec<_> = (0..0x1800u64).map(|it| (it * 4, it * 4 + 4, sp(it as i32))).collect();
+        let (table, rules, packed) = packed(0..0x6000, &rows);
+        assert_eq!(packed.beyond_rules, 0x1800 - MOST_NEW_RULES as u64);
+        assert_eq!(found(&table, &rules, 0x5ffc), Some(Rule::of(Cfa::UNSUPPORTED)));
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused() {
+        let mut rules = Rules::new();
+        for code in [0..MOST_CODE_BYTES + 1, 0..u64::MAX, u64::MAX - 1..u64::MAX, 1 << 60..1 << 60]
+        {
+            assert!(Packer::new(code.clone(), &mut rules).is_err(), "{code:x?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_linear_search(
+            code in (0u64..0x8000, 0u64..0x8000),
+            mut rows in prop::collection::vec((0u64..0x8000, 0u64..0x900, 0i32..5), 0..200),
+        ) {
+            rows.sort_by_key(|row| row.0);
+            let rows: Vec<_> =
+                rows.into_iter().map(|(start, len, rule)| (start, start + len, sp(rule))).collect();
+            let (table, rules, _) = packed(code.0..code.0 + code.1, &rows);
+            let edges = rows.iter().flat_map(|row| [row.0, row.1]);
+            for at in edges.flat_map(|edge| [edge.wrapping_sub(1), edge]).chain([0, code.0]) {
+                let first = code.0 >> 12;
+                let known = first..(code.0 + code.1).div_ceil(0x1000).max(first);
+                let expected = known.contains(&(at >> 12)).then(|| {
+                    let row = rows.iter().find(|row| row.0 <= at && at < row.1);
+                    row.map_or(Rule::of(Cfa::UNKNOWN), |row| row.2)
+                });
+                prop_assert_eq!(found(&table, &rules, at), expected, "{:#x}", at);
+            }
+        }
+    }
+}

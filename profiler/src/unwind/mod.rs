@@ -1,0 +1,20 @@
+//! What the eBPF program needs to walk stacks without frame pointers: a table a file.
+//!
+//! [`source`] finds what an ELF file says of its frames (`.eh_frame`), [`cfi`] makes rows of it,
+//! [`compact`] packs them, with [rules](rules::Rules) that all files share, and
+//! [`Table`](table::Table) is the whole way.
+
+#[cfg(test)]
+mod agreement;
+pub mod cfi;
+pub mod compact;
+mod equation;
+mod expression;
+pub mod report;
+pub mod rules;
+pub mod source;
+pub mod table;
+
+pub use rules::Rules;
+pub use source::NoTable;
+pub use table::Table;

@@ -1,0 +1,145 @@
+//! The distinct rules of all files, numbered.
+
+use std::collections::HashMap;
+
+use profiler_common::unwind::{
+    rule::{Cfa, Rule},
+    table,
+};
+
+/// The rules of all tables, each once. A table's row has a rule's number only: distinct rules are few,
+/// and there is one array of them in the kernel.
+///
+/// Numbers stay: what was added since a [mark](Rules::len) is what the kernel has not been told yet.
+#[derive(Debug)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    // With the standard hasher: others choose what is hashed here.
+    numbers: HashMap<Rule, u16>,
+    /// The last number of each of a few rules, by a cheap hash: most rows find theirs here.
+    recent: Box<[(Rule, u16); RECENT]>,
+}
+
+const RECENT: usize = 256;
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Rules {
+    /// The number of "nothing is known".
+    pub const UNKNOWN: u16 = 0;
+    /// The number of "there is a rule, which can't be applied".
+    pub const UNSUPPORTED: u16 = 1;
+    /// The number of "the outermost frame".
+    pub const END: u16 = 2;
+
+    /// Those that are always there.
+    #[must_use]
+    pub fn new() -> Self {
+        let rules = [Cfa::UNKNOWN, Cfa::UNSUPPORTED, Cfa::END].map(Rule::of);
+        Self {
+            numbers: rules.into_iter().zip(0..).collect(),
+            rules: rules.to_vec(),
+            recent: Box::new([(Rule::of(Cfa::UNKNOWN), Self::UNKNOWN); RECENT]),
+        }
+    }
+
+    /// How many there are; a mark for [`Rules::since`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rule with a number.
+    #[must_use]
+    pub fn get(&self, number: u16) -> Option<&Rule> {
+        self.rules.get(usize::from(number))
+    }
+
+    /// What was added since there were `mark` rules: the first has that number.
+    #[must_use]
+    pub fn since(&self, mark: usize) -> &[Rule] {
+        self.rules.get(mark..).unwrap_or_default()
+    }
+
+    /// The number of a rule, which is added if there are less than `limit`.
+    pub(crate) fn number(&mut self, rule: &Rule, limit: usize) -> Option<u16> {
+        let slot = slot(rule);
+        if let Some((_, number)) = self.recent.get(slot).filter(|(it, _)| it == rule) {
+            return Some(*number);
+        }
+        let number = match self.numbers.get(rule) {
+            Some(number) => *number,
+            None => {
+                let number = u16::try_from(self.rules.len()).ok()?;
+                if self.rules.len() >= limit.min(table::RULES as usize) {
+                    return None;
+                }
+                self.rules.push(*rule);
+                self.numbers.insert(*rule, number);
+                number
+            }
+        };
+        if let Some(it) = self.recent.get_mut(slot) {
+            *it = (*rule, number);
+        }
+        Some(number)
+    }
+}
+
+/// Where among the recent ones a rule would be.
+fn slot(rule: &Rule) -> usize {
+    let kinds = u32::from_ne_bytes([rule.cfa, rule.fp, rule.ra, rule.register]);
+    let offsets =
+        rule.cfa_offset.cast_unsigned() ^ (u32::from(rule.fp_offset.cast_unsigned()) << 16);
+    let mixed = kinds.wrapping_mul(0x9e37_79b9) ^ offsets.wrapping_mul(0x85eb_ca6b);
+    (mixed >> 24) as usize % RECENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_has_one_number() {
+        let mut rules = Rules::new();
+        for (cfa, number) in [
+            (Cfa::UNKNOWN, Rules::UNKNOWN),
+            (Cfa::UNSUPPORTED, Rules::UNSUPPORTED),
+            (Cfa::END, Rules::END),
+        ] {
+            assert_eq!(rules.number(&Rule::of(cfa), usize::MAX), Some(number));
+        }
+        let mark = rules.len();
+        let numbers: Vec<_> = (0..1000)
+            .map(|it| rules.number(&Rule { cfa_offset: it % 500, ..Rule::of(Cfa::SP) }, usize::MAX))
+            .collect();
+        assert_eq!(numbers[..500], numbers[500..]);
+        assert_eq!(rules.since(mark).len(), 500);
+        for (rule, number) in rules.since(mark).iter().zip(&numbers) {
+            assert_eq!(rules.get(number.unwrap()), Some(rule));
+        }
+    }
+
+    #[test]
+    fn a_limit_keeps_what_is_there() {
+        let mut rules = Rules::new();
+        let rule = |cfa_offset| Rule { cfa_offset, ..Rule::of(Cfa::FP) };
+        assert_eq!(rules.number(&rule(1), 4), Some(3));
+        assert_eq!(rules.number(&rule(2), 4), None);
+        assert_eq!(rules.number(&rule(1), 4), Some(3));
+        for offset in 0..1 << 15 {
+            let _ = rules.number(&rule(offset), usize::MAX);
+        }
+        assert_eq!(rules.len(), table::RULES as usize);
+    }
+}

@@ -1,0 +1,257 @@
+//! Where an ELF file has its call frame information, and where its code is.
+
+use std::{fmt, ops::Range};
+
+use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
+use object::{
+    Endianness,
+    elf::{
+        EM_AARCH64, EM_X86_64, FileHeader32, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD,
+        ProgramHeader64, SHF_COMPRESSED, SHT_NOBITS, SectionHeader64,
+    },
+    read::{
+        ReadRef, SectionIndex,
+        elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, SectionTable},
+    },
+};
+
+/// Most bytes of call frame information that are read of a file. The largest programs have a tenth.
+pub const MOST_BYTES: u64 = 256 << 20;
+/// Most bytes of `.eh_frame_hdr` that are looked at: its begin says where the rest is.
+const HEADER_BYTES: u64 = 64;
+/// Most executable segments. Real files have one or two, and each row is looked up among them.
+const MOST_SEGMENTS: usize = 64;
+
+/// Why a file has no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum NoTable {
+    /// It can't be read, or its headers lead outside of it.
+    #[error("it can't be read, or is cut short")]
+    Unreadable,
+    /// It is something else.
+    #[error("not an ELF file")]
+    NotElf,
+    /// It is for 32 bits.
+    #[error("an ELF file of 32 bits")]
+    Bits32,
+    /// It is for a machine that we have no rules for.
+    #[error("an ELF file for another machine")]
+    Machine,
+    /// It has no code, or none that is described.
+    #[error("no .eh_frame, nor .debug_frame")]
+    NoInfo,
+    /// What describes its code is compressed.
+    #[error("its .debug_frame is compressed")]
+    Compressed,
+    /// It goes beyond a limit, such as [`MOST_BYTES`].
+    #[error("too large")]
+    TooLarge,
+}
+
+/// The machine that a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// x86-64.
+    X86_64,
+    /// aarch64.
+    Aarch64,
+}
+
+impl Machine {
+    /// The one that we run on.
+    pub const NATIVE: Self =
+        if cfg!(target_arch = "aarch64") { Self::Aarch64 } else { Self::X86_64 };
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::X86_64 => "x86-64",
+            Self::Aarch64 => "aarch64",
+        })
+    }
+}
+
+/// Where the information was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The section `.eh_frame`.
+    EhFrame,
+    /// What the segment `PT_GNU_EH_FRAME` leads to, in a file without section headers.
+    EhFrameHdr,
+    /// The section `.debug_frame`.
+    DebugFrame,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EhFrame => ".eh_frame",
+            Self::EhFrameHdr => "PT_GNU_EH_FRAME",
+            Self::DebugFrame => ".debug_frame",
+        })
+    }
+}
+
+/// The executable segments of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Code(Vec<Segment>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Segment {
+    addresses: Range<u64>,
+    offset: u64,
+}
+
+impl Code {
+    /// The part of a range of addresses that lies in the segment of its first one, as an offset in the
+    /// file, and how long it is.
+    #[must_use]
+    pub fn offsets(&self, addresses: &Range<u64>) -> Option<(u64, u64)> {
+        let start = addresses.start;
+        let segment = self.0.iter().find(|it| it.addresses.contains(&start))?;
+        let bytes = addresses.end.min(segment.addresses.end).saturating_sub(start);
+        Some(((start - segment.addresses.start).checked_add(segment.offset)?, bytes))
+    }
+
+    /// The offset in the file of an address.
+    #[must_use]
+    pub fn offset(&self, address: u64) -> Option<u64> {
+        self.offsets(&(address..address.checked_add(1)?)).map(|(offset, _)| offset)
+    }
+}
+
+/// What a file says of its frames.
+#[derive(Clone, Debug)]
+pub struct Source<'d> {
+    /// The machine.
+    pub machine: Machine,
+    /// Where the bytes were found.
+    pub place: Place,
+    /// The bytes.
+    pub bytes: &'d [u8],
+    /// What the pointers in them are relative to.
+    pub bases: BaseAddresses,
+    /// The code.
+    pub code: Code,
+}
+
+type Header = FileHeader64<Endianness>;
+/// The files that we read are of little endian.
+const ENDIAN: Endianness = Endianness::Little;
+
+impl<'d> Source<'d> {
+    /// Looks into an ELF file, or what is in memory as in the file.
+    pub fn find<R: ReadRef<'d>>(data: R) -> Result<Self, NoTable> {
+        let ident = data.read_bytes_at(0, 4).map_err(|()| NoTable::NotElf)?;
+        if ident != b"\x7fELF" {
+            return Err(NoTable::NotElf);
+        }
+        let Ok(header) = Header::parse(data) else {
+            let is_32 = FileHeader32::<Endianness>::parse(data).is_ok();
+            return Err(if is_32 { NoTable::Bits32 } else { NoTable::Unreadable });
+        };
+        if header.endian() != Ok(ENDIAN) {
+            return Err(NoTable::Machine);
+        }
+        let machine = match header.e_machine(ENDIAN) {
+            EM_X86_64 => Machine::X86_64,
+            EM_AARCH64 => Machine::Aarch64,
+            _ => return Err(NoTable::Machine),
+        };
+        let segments = header.program_headers(ENDIAN, data).map_err(|_| NoTable::Unreadable)?;
+        let executable = segments
+            .iter()
+            .filter(|it| it.p_type(ENDIAN) == PT_LOAD && it.p_flags(ENDIAN) & PF_X != 0);
+        let code = Code(executable.filter_map(segment).take(MOST_SEGMENTS + 1).collect());
+        match code.0.len() {
+            0 => return Err(NoTable::NoInfo),
+            1..=MOST_SEGMENTS => {}
+            _ => return Err(NoTable::TooLarge),
+        }
+        // A file may have lost its section headers, or be loaded without.
+        let sections = header.sections(ENDIAN, data).unwrap_or_default();
+        let found = eh_frame(&sections, data)
+            .or_else(|| eh_frame_of_segment(segments, data))
+            .or_else(|| debug_frame(&sections, data));
+        let (place, bytes, bases) = found.unwrap_or(Err(NoTable::NoInfo))?;
+        Ok(Self { machine, place, bytes, bases, code })
+    }
+}
+
+fn segment(header: &ProgramHeader64<Endianness>) -> Option<Segment> {
+    let start = header.p_vaddr(ENDIAN);
+    let (offset, bytes) = header.file_range(ENDIAN);
+    // What is beyond the file's bytes is zero.
+    let addresses = start..start.checked_add(bytes)?;
+    offset.checked_add(bytes).map(|_| Segment { addresses, offset })
+}
+
+type Sections<'d, R> = SectionTable<'d, Header, R>;
+type Found<'d> = Option<Result<(Place, &'d [u8], BaseAddresses), NoTable>>;
+
+fn eh_frame<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Found<'d> {
+    let (_, section) = by_name(sections, b".eh_frame")?;
+    let address = |name| by_name(sections, name).map(|(_, it)| it.sh_addr(ENDIAN));
+    let mut bases = BaseAddresses::default().set_eh_frame(section.sh_addr(ENDIAN));
+    if let Some(text) = address(b".text") {
+        bases = bases.set_text(text);
+    }
+    if let Some(got) = address(b".got") {
+        bases = bases.set_got(got);
+    }
+    if let Some(header) = address(b".eh_frame_hdr") {
+        bases = bases.set_eh_frame_hdr(header);
+    }
+    Some(bytes(section, data).map(|bytes| (Place::EhFrame, bytes, bases)))
+}
+
+fn debug_frame<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Found<'d> {
+    let (_, section) = by_name(sections, b".debug_frame")?;
+    if section.sh_flags(ENDIAN) & u64::from(SHF_COMPRESSED) != 0 {
+        return Some(Err(NoTable::Compressed));
+    }
+    let bytes = bytes(section, data);
+    Some(bytes.map(|bytes| (Place::DebugFrame, bytes, BaseAddresses::default())))
+}
+
+/// A section that has bytes in the file: what was split off from it has its debug file only, and the
+/// other way round.
+fn by_name<'d, R: ReadRef<'d>>(
+    sections: &Sections<'d, R>,
+    name: &[u8],
+) -> Option<(SectionIndex, &'d SectionHeader64<Endianness>)> {
+    let found = sections.section_by_name(ENDIAN, name)?;
+    (found.1.sh_type(ENDIAN) != SHT_NOBITS && found.1.sh_size(ENDIAN) > 0).then_some(found)
+}
+
+fn bytes<'d, R: ReadRef<'d>>(
+    section: &SectionHeader64<Endianness>,
+    data: R,
+) -> Result<&'d [u8], NoTable> {
+    if section.sh_size(ENDIAN) > MOST_BYTES {
+        return Err(NoTable::TooLarge);
+    }
+    section.data(ENDIAN, data).map_err(|_| NoTable::Unreadable)
+}
+
+/// What a loaded file's own unwinder uses.
+fn eh_frame_of_segment<'d, R: ReadRef<'d>>(
+    segments: &'d [ProgramHeader64<Endianness>],
+    data: R,
+) -> Found<'d> {
+    let header = segments.iter().find(|it| it.p_type(ENDIAN) == PT_GNU_EH_FRAME)?;
+    let at = header.p_vaddr(ENDIAN);
+    let (offset, size) = header.file_range(ENDIAN);
+    let bytes = data.read_bytes_at(offset, size.min(HEADER_BYTES)).ok()?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(at);
+    let parsed = EhFrameHdr::new(bytes, LittleEndian).parse(&bases, 8).ok()?;
+    let Pointer::Direct(eh_frame) = parsed.eh_frame_ptr() else { return None };
+    let loaded = segments.iter().filter(|it| it.p_type(ENDIAN) == PT_LOAD);
+    let segment = loaded.filter_map(segment).find(|it| it.addresses.contains(&eh_frame))?;
+    // It ends at an empty entry, which comes before the segment's end.
+    let size = (segment.addresses.end - eh_frame).min(MOST_BYTES);
+    let offset = segment.offset.checked_add(eh_frame - segment.addresses.start)?;
+    let bytes = data.read_bytes_at(offset, size).map_err(|()| NoTable::Unreadable);
+    Some(bytes.map(|bytes| (Place::EhFrameHdr, bytes, bases.set_eh_frame(eh_frame))))
+}

@@ -1,0 +1,199 @@
+//! From a file to its table.
+
+use std::{fs::File, ops::Range};
+
+use gimli::{DebugFrame, EhFrame, LittleEndian, UnwindSection, Vendor};
+use object::read::ReadRef;
+use profiler_common::unwind::{
+    aarch64::Aarch64,
+    step::Arch,
+    table::{Chunk, Chunks, find},
+    x86_64::X86_64,
+};
+
+use super::{
+    cfi::{Bytes, Counts, Frames, Function},
+    compact::{Packed, Packer, TooLarge},
+    rules::Rules,
+    source::{Code, MOST_BYTES, Machine, NoTable, Place, Source},
+};
+use crate::elf;
+
+/// Most rows that the functions of a file may have. The largest programs have some millions.
+pub const MOST_ROWS: u64 = 1 << 24;
+/// Most functions of a file, which are sorted in memory: 16 bytes each.
+pub const MOST_FUNCTIONS: usize = 1 << 22;
+/// What may be read of a file besides the call frame information.
+const HEADER_BYTES: u64 = 4 << 20;
+
+/// The rules of a file's code, packed as the eBPF program searches them.
+#[derive(Clone, Debug)]
+pub struct Table {
+    words: Vec<u32>,
+    facts: Facts,
+}
+
+/// What is known of a table.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The machine that the file is for.
+    pub machine: Machine,
+    /// Where the information was found.
+    pub place: Place,
+    /// The bytes of it.
+    pub bytes: usize,
+    /// The file's code.
+    pub code: Code,
+    /// What was read.
+    pub counts: Counts,
+    /// What became of it.
+    pub packed: Packed,
+}
+
+impl Table {
+    /// The table of a file for the machine that we run on. Its rules are added to `rules`, also if
+    /// there is an error.
+    pub fn of_file(file: &File, rules: &mut Rules) -> Result<Self, NoTable> {
+        Self::of_any_file(file, Some(Machine::NATIVE), rules)
+    }
+
+    /// The same, for a given machine or any that we know.
+    pub fn of_any_file(
+        file: &File,
+        machine: Option<Machine>,
+        rules: &mut Rules,
+    ) -> Result<Self, NoTable> {
+        let budget = MOST_BYTES + HEADER_BYTES;
+        elf::read_within(budget, file, |data| Self::of_data(data, machine, rules))
+    }
+
+    /// The table of the vDSO, an ELF file in our own memory: offsets are from its start.
+    pub fn of_vdso(bytes: &[u8], rules: &mut Rules) -> Result<Self, NoTable> {
+        Self::of_data(bytes, Some(Machine::NATIVE), rules)
+    }
+
+    fn of_data<'d, R: ReadRef<'d>>(
+        data: R,
+        machine: Option<Machine>,
+        rules: &mut Rules,
+    ) -> Result<Self, NoTable> {
+        let source = Source::find(data)?;
+        if machine.is_some_and(|it| it != source.machine) {
+            return Err(NoTable::Machine);
+        }
+        match source.machine {
+            Machine::X86_64 => Self::of_source::<X86_64>(source, Vendor::Default, rules),
+            Machine::Aarch64 => Self::of_source::<Aarch64>(source, Vendor::AArch64, rules),
+        }
+    }
+
+    fn of_source<A: Arch>(
+        source: Source<'_>,
+        vendor: Vendor,
+        rules: &mut Rules,
+    ) -> Result<Self, NoTable> {
+        let Source { machine, place, bytes, bases, code } = source;
+        let ends_at_zero = place == Place::EhFrameHdr;
+        let (words, counts, packed) = if place == Place::DebugFrame {
+            let mut section = DebugFrame::new(bytes, LittleEndian);
+            section.set_address_size(8);
+            section.set_vendor(vendor);
+            build(Frames::<_, A>::new(section, bytes, &bases, ends_at_zero), &code, rules)?
+        } else {
+            let mut section = EhFrame::new(bytes, LittleEndian);
+            section.set_address_size(8);
+            section.set_vendor(vendor);
+            build(Frames::<_, A>::new(section, bytes, &bases, ends_at_zero), &code, rules)?
+        };
+        let facts = Facts { machine, place, bytes: bytes.len(), code, counts, packed };
+        Ok(Self { words, facts })
+    }
+
+    /// What is known of it.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What goes into the kernel, element by element.
+    #[must_use]
+    pub fn chunks(&self) -> &[Chunk] {
+        self.words.as_chunks().0
+    }
+
+    /// The number of the rule for an offset in the file.
+    #[must_use]
+    pub fn find(&self, offset: u64) -> Option<u16> {
+        find(self, offset)
+    }
+}
+
+impl Chunks for Table {
+    fn chunk(&self, number: u32) -> Option<&Chunk> {
+        self.chunks().get(usize::try_from(number).ok()?)
+    }
+}
+
+/// An entry, where it lies in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Placed {
+    offset: u64,
+    at: u32,
+}
+
+fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
+    mut frames: Frames<'a, S, A>,
+    code: &Code,
+    rules: &mut Rules,
+) -> Result<(Vec<u32>, Counts, Packed), NoTable> {
+    let (mut functions, range) = placed(&mut frames, code)?;
+    // Linkers leave them in order, but for few.
+    functions.sort_unstable();
+
+    let mut packer = Packer::new(range, rules)?;
+    for Placed { at, .. } in functions {
+        let mut pushed = Ok(());
+        frames.rows(at, |row| {
+            let Some((offset, bytes)) = code.offsets(&(row.start..row.end)) else { return };
+            if pushed.is_ok() {
+                pushed = packer.push(offset, offset + bytes, &row.rule);
+            }
+        });
+        pushed?;
+        if frames.counts().rows > MOST_ROWS {
+            return Err(NoTable::TooLarge);
+        }
+    }
+    let (words, packed) = packer.finish()?;
+    Ok((words, frames.counts(), packed))
+}
+
+/// The entries that describe code of the file, and from where to where that goes.
+fn placed<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
+    frames: &mut Frames<'a, S, A>,
+    code: &Code,
+) -> Result<(Vec<Placed>, Range<u64>), NoTable> {
+    let mut functions = Vec::new();
+    let mut range = u64::MAX..0;
+    let mut fits = true;
+    frames.functions(|Function { start, end, at }| {
+        let Some((offset, bytes @ 1..)) = code.offsets(&(start..end)) else { return };
+        fits &= functions.len() < MOST_FUNCTIONS;
+        if fits {
+            functions.push(Placed { offset, at });
+            // It can't overflow: the segment's end in the file is known to be a number.
+            range = range.start.min(offset)..range.end.max(offset + bytes);
+        }
+    });
+    match functions.is_empty() {
+        _ if !fits => Err(NoTable::TooLarge),
+        true => Err(NoTable::NoInfo),
+        false => Ok((functions, range)),
+    }
+}
+
+impl From<TooLarge> for NoTable {
+    fn from(TooLarge: TooLarge) -> Self {
+        Self::TooLarge
+    }
+}
