@@ -39,6 +39,7 @@ use crate::{
     shutdown::{self, Signals},
     sigbus, stderr,
     symbolize::worker::{self, Ended, Worker},
+    unwind::loader::Loader,
 };
 
 /// How often the ring is read even when the program sees no need to wake us. Together with the time
@@ -49,6 +50,8 @@ const HOTPLUG_INTERVAL: Duration = Duration::from_millis(250);
 /// After records were lost, all processes are looked for in `/proc`, at most this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// How much is read at once and sent on.
+/// What the tables of all files may take of the kernel's memory.
+const TABLE_BYTES: usize = 128 << 20;
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
@@ -57,7 +60,9 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let mut signals = Signals::listen()?;
     kernel::raise_open_files();
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
-    let Program { program, samples, counters, log, ebpf } = Program::load(config)?;
+    let Program { program, samples, counters, unwind, log, ebpf } = Program::load(config)?;
+    let loader =
+        unwind.map(|maps| Loader::start(maps, config.max_processes, TABLE_BYTES)).transpose()?;
     let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
     // After the others, whose rings must have their page of what the kernel allows to lock.
     let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
@@ -88,7 +93,11 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let sideband_filled = sideband.wakeup()?;
     // The sideband is on, so whatever is not there yet will be told.
     let last_read_ns = kernel::monotonic_ns();
-    let untold = u64::from(!sender.tell(tracker.find_all(), Vec::new(), last_read_ns));
+    let found = tracker.find_all();
+    if let Some(loader) = &loader {
+        let _ = loader.tell(found.clone());
+    }
+    let untold = u64::from(!sender.tell(found, Vec::new(), last_read_ns));
     let mut sampling = Sampling {
         config,
         set,
@@ -97,6 +106,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         sideband,
         sideband_filled,
         tracker,
+        loader,
         happened: Vec::new(),
         last_read_ns,
         untold,
@@ -143,6 +153,7 @@ struct Sampling<'a> {
     sideband: Sideband,
     sideband_filled: Wakeup,
     tracker: Tracker,
+    loader: Option<Loader>,
     /// What was read and is not told yet.
     happened: Vec<Event>,
     /// When the samples were read: those of the next read are from after.
@@ -239,6 +250,11 @@ impl Sampling<'_> {
         self.happened.sort_by_key(|event| event.time_ns);
         let behind = self.happened.partition_point(|event| event.time_ns < now_ns);
         let events: Vec<Event> = self.happened.drain(..behind).collect();
+        if let Some(loader) = &self.loader
+            && !events.is_empty()
+        {
+            let _ = loader.tell(events.clone());
+        }
         let count = (events.len() + kernel_code.len()) as u64;
         if count > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
             self.untold += count;

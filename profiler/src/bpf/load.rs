@@ -11,6 +11,7 @@ use profiler_common::{
     settings::{flag, global},
 };
 
+use super::unwind::UnwindMaps;
 use crate::{
     config::{Config, UserWalk},
     error::{Error, Result},
@@ -27,6 +28,9 @@ static OBJECT: &[u8] = &[];
 /// A share of the ring that is unread: from there on the reader is woken at once, not by its timer.
 const WAKE_SHARE: u64 = 4;
 
+/// Blocks of mappings: processes that differ in what they have mapped, for the most part. 1.5 KiB each.
+const BLOCKS: u32 = 4096;
+
 /// How many of the verifier's last lines an error shows.
 const VERIFIER_LINES: usize = 12;
 
@@ -38,6 +42,8 @@ pub struct Program {
     pub samples: RingBuf<MapData>,
     /// What it counts.
     pub counters: PerCpuArray<MapData, CountersPod>,
+    /// What its walk of user stacks needs, if it walks by tables.
+    pub unwind: Option<UnwindMaps>,
     /// What it logs, if asked to.
     pub log: Option<EbpfLogger<&'static dyn log::Log>>,
     /// Holds the program and the other maps.
@@ -56,12 +62,13 @@ impl Program {
     /// Loads the program. Needs CAP_BPF and CAP_PERFMON (Linux 5.8), and BPF ring buffers (5.8).
     pub fn load(config: &Config) -> Result<Self> {
         let memlock = raise_memlock();
+        let by_tables = matches!(config.user_walk, UserWalk::Tables { .. });
         let flags = [
             (flag::IDLE, config.idle),
             (flag::KERNEL_STACK, config.kernel_stacks),
             (flag::USER_STACK, config.user_stacks),
             (flag::ONLY_PIDS, !config.pids.is_empty()),
-            (flag::TABLES, matches!(config.user_walk, UserWalk::Tables { .. })),
+            (flag::TABLES, by_tables),
             (
                 flag::OR_FRAME_POINTERS,
                 config.user_walk == UserWalk::Tables { or_frame_pointers: true },
@@ -71,6 +78,9 @@ impl Program {
         let ring_bytes = u64::from(config.ring_bytes);
         let pids = u32::try_from(config.pids.len()).unwrap_or(u32::MAX).max(1);
 
+        let processes = u32::try_from(config.max_processes).unwrap_or(u32::MAX);
+        let (spaces, blocks) = if by_tables { (processes, BLOCKS) } else { (1, 1) };
+
         let mut ebpf = EbpfLoader::new()
             .override_global(global::FLAGS, &flags, true)
             .override_global(global::FRAME_LIMIT, &config.frame_limit, true)
@@ -79,9 +89,12 @@ impl Program {
             .override_global(aya_log::LEVEL, &config.bpf_log_level, true)
             .map_max_entries("SAMPLES", config.ring_bytes)
             .map_max_entries("PIDS", pids)
+            .map_max_entries("SPACES", spaces)
+            .map_max_entries("BLOCKS", blocks)
             .load(OBJECT)
             .map_err(|error| explain(&error, memlock))?;
 
+        let unwind = by_tables.then(|| UnwindMaps::take(&mut ebpf)).transpose()?;
         let log = match config.bpf_log_level {
             0 => None,
             _ => Some(
@@ -111,11 +124,11 @@ impl Program {
             .fd()
             .and_then(|fd| fd.try_clone().map_err(ProgramError::IOError))
             .map_err(|error| Error::system("cannot use the loaded program", error))?;
-        Ok(Self { program, samples, counters, log, ebpf })
+        Ok(Self { program, samples, counters, unwind, log, ebpf })
     }
 }
 
-fn take_map<T>(ebpf: &mut Ebpf, name: &str) -> Result<T>
+pub(super) fn take_map<T>(ebpf: &mut Ebpf, name: &str) -> Result<T>
 where
     T: TryFrom<Map, Error = aya::maps::MapError>,
 {

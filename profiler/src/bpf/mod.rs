@@ -3,3 +3,4 @@
 pub mod counters;
 pub mod features;
 pub mod load;
+pub mod unwind;

@@ -27,7 +27,13 @@ macro_rules! pod {
         unsafe impl aya::Pod for $name {}
     )*};
 }
-pod!(SpacePod(Space), BlockPod(Block), RulePod(Rule), ChunkPod(Chunk), WantedPod([u8; TABLES as usize]));
+pod!(
+    SpacePod(Space),
+    BlockPod(Block),
+    RulePod(Rule),
+    ChunkPod(Chunk),
+    WantedPod([u8; TABLES as usize])
+);
 
 /// The maps.
 pub struct UnwindMaps {
@@ -72,7 +78,9 @@ impl UnwindMaps {
 
     /// Writes rules, the first of them with this number.
     pub fn set_rules(&mut self, first: u32, rules: &[Rule]) -> Result<(), MapError> {
-        (first..).zip(rules).try_for_each(|(number, rule)| self.rules.set(number, RulePod(*rule), 0))
+        (first..)
+            .zip(rules)
+            .try_for_each(|(number, rule)| self.rules.set(number, RulePod(*rule), 0))
     }
 
     /// Puts a table in its place, or takes the one that is there away. The kernel frees that when no

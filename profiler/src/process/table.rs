@@ -17,7 +17,7 @@ use super::{
 const GRACE_NS: u64 = 500_000_000;
 
 /// Something that happened to a process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Event {
     /// When, by CLOCK_MONOTONIC.
     pub time_ns: u64,
@@ -28,7 +28,7 @@ pub struct Event {
 }
 
 /// What happened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Kind {
     /// It was there: read from `/proc`.
     Found {
@@ -90,6 +90,8 @@ pub struct Processes {
     evicted: u64,
     /// Pids with something to forget, and when that is due.
     ended: std::collections::VecDeque<(u64, u32)>,
+    /// Pids forgotten since that was last told.
+    forgotten: Vec<u32>,
 }
 
 impl Processes {
@@ -102,6 +104,7 @@ impl Processes {
             clock: 0,
             evicted: 0,
             ended: std::collections::VecDeque::new(),
+            forgotten: Vec::new(),
         }
     }
 
@@ -230,8 +233,15 @@ impl Processes {
         run.or(pid.runs.first()).map(|run| run.process.clone())
     }
 
-    /// Forgets what no sample can ask for any more: none from before `time_ns` will come.
-    pub fn forget_before(&mut self, time_ns: u64) {
+    /// What a process has mapped now.
+    #[must_use]
+    pub fn now(&self, tgid: u32) -> Option<Rc<Space>> {
+        self.last(tgid).map(|run| Rc::clone(&run.process.space))
+    }
+
+    /// Forgets what no sample can ask for any more: none from before `time_ns` will come. Gives the
+    /// pids that were forgotten since the last call, also those that had to make room.
+    pub fn forget_before(&mut self, time_ns: u64) -> Vec<u32> {
         let horizon = time_ns.saturating_sub(GRACE_NS);
         while let Some(&(due_ns, tgid)) = self.ended.front() {
             if due_ns >= horizon {
@@ -258,7 +268,10 @@ impl Processes {
                 until.is_none_or(|until_ns| until_ns >= horizon)
             });
             match pid.runs.last() {
-                None => drop(self.pids.remove(&tgid)),
+                None => {
+                    self.pids.remove(&tgid);
+                    self.forgotten.push(tgid);
+                }
                 // It was sampled since.
                 Some(Run { ended_ns: Some(ended_ns), .. }) if due_ns < *ended_ns => {
                     self.ended.push_back((*ended_ns, tgid));
@@ -266,6 +279,7 @@ impl Processes {
                 Some(_) => {}
             }
         }
+        std::mem::take(&mut self.forgotten)
     }
 
     /// Forgets a quarter of the processes: those that have ended, then those not sampled for longest.
@@ -278,7 +292,13 @@ impl Processes {
         let quarter = (keys.len() / 4).min(keys.len().saturating_sub(1));
         let (_, &mut limit, _) = keys.select_nth_unstable(quarter);
         let before = self.pids.len();
-        self.pids.retain(|_, pid| key(pid) > limit);
+        self.pids.retain(|tgid, pid| {
+            let stays = key(pid) > limit;
+            if !stays {
+                self.forgotten.push(*tgid);
+            }
+            stays
+        });
         self.evicted += (before - self.pids.len()) as u64;
     }
 }

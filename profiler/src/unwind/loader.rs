@@ -161,16 +161,16 @@ impl Thread {
             }
             self.processes.apply(event);
         }
-        self.processes.forget_before(kernel::monotonic_ns());
+        let forgotten = self.processes.forget_before(kernel::monotonic_ns());
         changed.sort_unstable();
         changed.dedup();
+        for tgid in forgotten {
+            self.forget(tgid);
+        }
         for tgid in changed {
             if let Some(space) = self.processes.now(tgid) {
                 self.write(tgid, &space);
             }
-        }
-        for tgid in self.processes.take_forgotten() {
-            self.forget(tgid);
         }
     }
 
@@ -223,8 +223,12 @@ impl Thread {
             }
         }
         self.last_generation = self.last_generation.checked_add(1).unwrap_or(1);
-        let space =
-            space::Space { generation: self.last_generation, first_block, blocks: count, reserved: 0 };
+        let space = space::Space {
+            generation: self.last_generation,
+            first_block,
+            blocks: count,
+            reserved: 0,
+        };
         Some(Written { space, processes: 0, tables })
     }
 

@@ -6,10 +6,12 @@
 
 #[cfg(test)]
 mod agreement;
+mod blocks;
 pub mod cfi;
 pub mod compact;
 mod equation;
 mod expression;
+pub mod loader;
 pub mod report;
 pub mod rules;
 pub mod source;
