@@ -80,8 +80,11 @@ pub(crate) struct Walk {
     behind: u32,
     /// Whether the frame's address is that of a call's return: 0 or 1.
     is_return: u32,
-    /// Whether the frame was found by a frame pointer, where that is a guess.
-    guessed: u32,
+    /// Whether the frame was found by a frame pointer, and has yet to be shown to be one.
+    is_guess: u32,
+    /// What the agent has not told, where frames may be missing for that: a [`UserEnd`], or 0.
+    lacks: u32,
+    reserved: u32,
     space: Space,
     /// How it has ended.
     end: u32,
@@ -124,7 +127,8 @@ pub(crate) fn walk(
     state.next = first;
     state.behind = first + limit;
     state.is_return = 0;
-    state.guessed = 0;
+    state.is_guess = 0;
+    state.lacks = 0;
     state.end = UserEnd::Depth as u32;
     state.is_sampled = 1;
     state.window.bytes = 0;
@@ -159,21 +163,27 @@ extern "C" fn next_by_tables(_: u32, context: *mut Context) -> c_long {
     let (scratch, cache) = unsafe { (&mut *(*context).scratch, &mut *(*context).cache) };
     let rule = match rule_at(&scratch.walk, cache) {
         Ok(rule) => rule,
-        // Where the guess was wrong, it is no frame.
-        Err(_) if scratch.walk.guessed != 0 => return done(scratch, UserEnd::NoUnwindInfo),
+        // The frame pointer did not lead to code, so this is no frame.
+        Err(UserEnd::NotMapped) if scratch.walk.is_guess != 0 => {
+            return done(scratch, UserEnd::NoUnwindInfo);
+        }
         Err(end) => {
-            push(scratch);
-            return done(scratch, end);
+            if scratch.walk.lacks == 0 {
+                scratch.walk.lacks = end as u32;
+            }
+            u32::from(table::UNKNOWN)
         }
     };
     if !push(scratch) {
         return DONE;
     }
     let Some(rule) = RULE.get(rule) else { return done(scratch, UserEnd::Unsupported) };
-    if rule.cfa == Cfa::UNKNOWN && FLAGS.load() & flag::OR_FRAME_POINTERS == 0 {
+    let is_guess = rule.cfa == Cfa::UNKNOWN;
+    if is_guess && FLAGS.load() & flag::OR_FRAME_POINTERS == 0 {
         return done(scratch, UserEnd::NoUnwindInfo);
     }
-    scratch.walk.guessed = u32::from(rule.cfa == Cfa::UNKNOWN);
+    // Where nothing is known of the process, a guess can't be checked.
+    scratch.walk.is_guess = u32::from(is_guess && scratch.walk.space.generation != 0);
     advance(scratch, rule)
 }
 
@@ -185,7 +195,8 @@ extern "C" fn next_by_frame_pointers(_: u32, context: *mut Context) -> c_long {
 
 #[inline(always)]
 fn done(scratch: &mut Scratch, end: UserEnd) -> c_long {
-    scratch.walk.end = end as u32;
+    let lacks = scratch.walk.lacks;
+    scratch.walk.end = if lacks == 0 { end as u32 } else { lacks };
     DONE
 }
 
@@ -219,6 +230,7 @@ fn advance(scratch: &mut Scratch, rule: &Rule) -> c_long {
     walk.frame = frame;
     walk.is_sampled = 0;
     let is_guess = rule.cfa == Cfa::UNKNOWN;
+    let by_tables = walk.space.generation != 0;
     let end = match stepped {
         Ok(Caller::Called) => {
             walk.is_return = 1;
@@ -228,10 +240,14 @@ fn advance(scratch: &mut Scratch, rule: &Rule) -> c_long {
             walk.is_return = 0;
             return GO_ON;
         }
-        Err(Stop::Complete) if is_guess => UserEnd::ChainEnded,
+        Err(Stop::Complete | Stop::Unreadable) if is_guess => {
+            if by_tables {
+                UserEnd::NoUnwindInfo
+            } else {
+                UserEnd::ChainEnded
+            }
+        }
         Err(Stop::Complete) => UserEnd::Complete,
-        Err(Stop::Unreadable) if is_guess && walk.space.generation != 0 => UserEnd::NoUnwindInfo,
-        Err(Stop::Unreadable) if is_guess => UserEnd::ChainEnded,
         Err(Stop::Unreadable) => UserEnd::Unreadable,
         Err(Stop::Unsupported) => UserEnd::Unsupported,
     };

@@ -47,7 +47,7 @@ impl NamedSample<'_> {
             UserEnd::NotCaptured => "not_captured",
             UserEnd::NoUserMemory => "no_user_memory",
             UserEnd::Depth => "depth",
-            UserEnd::ChainEnded if self.user.reaches_entry() => "complete",
+            UserEnd::ChainEnded | UserEnd::NoUnwindInfo if self.user.reaches_entry() => "complete",
             UserEnd::ChainEnded => "no_frame_pointer",
             UserEnd::Complete => "complete",
             UserEnd::NoUnwindInfo => "no_unwind_info",

@@ -9,6 +9,7 @@ use blazesym::{
         source::{Kernel, Process as ProcessSource, Source},
     },
 };
+use profiler_common::sample::INTERRUPTED;
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -150,7 +151,9 @@ impl Symbolizer {
         // The kernel's walk of frame pointers may end with the zero that it found.
         let addresses = addresses.iter().filter(|&address| address != 0);
         let locations = addresses.enumerate().map(|(depth, address)| {
-            let is_return = depth > 0;
+            let is_interrupted = depth > 0 && address & INTERRUPTED != 0;
+            let address = if is_interrupted { address & !INTERRUPTED } else { address };
+            let is_return = depth > 0 && !is_interrupted;
             let looked_up = address.wrapping_sub(u64::from(is_return));
             let frames = match process.space.find(looked_up, time_ns) {
                 Some(mapping) => self.mapped(process, mapping, address, is_return),

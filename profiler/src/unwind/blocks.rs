@@ -3,7 +3,7 @@
 /// Blocks by their numbers. Those that were given back are used again as late as can be: a walk may
 /// still be looking at them.
 #[derive(Debug)]
-pub struct FreeBlocks {
+pub(super) struct FreeBlocks {
     in_use: Vec<bool>,
     /// From where on the next search begins.
     next: usize,
@@ -12,12 +12,12 @@ pub struct FreeBlocks {
 impl FreeBlocks {
     /// So many blocks, none of them in use.
     #[must_use]
-    pub fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32) -> Self {
         Self { in_use: vec![false; count as usize], next: 0 }
     }
 
     /// Takes consecutive blocks; `None` if there are not so many.
-    pub fn take(&mut self, count: u32) -> Option<u32> {
+    pub(super) fn take(&mut self, count: u32) -> Option<u32> {
         let count = count as usize;
         let last = self.in_use.len().checked_sub(count)?;
         for mut start in [self.next, 0] {
@@ -37,7 +37,7 @@ impl FreeBlocks {
     }
 
     /// Gives blocks back.
-    pub fn give_back(&mut self, first: u32, count: u32) {
+    pub(super) fn give_back(&mut self, first: u32, count: u32) {
         let first = first as usize;
         if let Some(run) = self.in_use.get_mut(first..first + count as usize) {
             run.fill(false);

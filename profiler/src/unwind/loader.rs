@@ -4,28 +4,30 @@
 //! file is made when a walk has looked for it.
 
 use std::{
-    fs,
     rc::Rc,
     sync::{Arc, Weak, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use aya::maps::MapError;
 use profiler_common::unwind::{
     space::{self, BLOCK_MAPPINGS, SPACE_BLOCKS},
     table::{self, Chunk, TABLES},
 };
 use rustc_hash::FxHashMap;
 
-use super::{Rules, Table, blocks::FreeBlocks};
+use super::{
+    Table,
+    blocks::FreeBlocks,
+    builder::{self, Builder, Built},
+};
 use crate::{
     bpf::unwind::UnwindMaps,
     error::{Error, Result},
     kernel,
     process::{
         file::{FileKey, MappedFile},
-        maps::{self, Backing},
+        maps::Backing,
         space::{Mapped, Space, SpaceId},
         table::{Event, Kind, Processes},
     },
@@ -33,13 +35,13 @@ use crate::{
 
 /// How often the thread looks which tables are wanted.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// A file whose table could not be made since it could not be opened is tried again after this long.
-const RETRY: Duration = Duration::from_millis(100);
+/// The same while a table is being made, to have it in the kernel soon.
+const BUILT_INTERVAL: Duration = Duration::from_millis(2);
 /// Messages that may wait; beyond, they are lost, and counted.
 const QUEUE: usize = 256;
 
 /// The sending end.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Loader(mpsc::SyncSender<Vec<Event>>);
 
 impl Loader {
@@ -47,11 +49,10 @@ impl Loader {
     /// lets tables take so many bytes of the kernel's memory.
     pub fn start(maps: UnwindMaps, processes: usize, table_bytes: usize) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
-        let run = move || Thread::new(maps, processes, table_bytes).run(&receiver);
-        thread::Builder::new()
-            .name("unwind".into())
-            .spawn(run)
-            .map_err(|error| Error::system("cannot start the thread that unwinds", error))?;
+        let failed = |error| Error::system("cannot start a thread for unwind tables", error);
+        let builder = Builder::start().map_err(failed)?;
+        let run = move || Thread::new(maps, builder, processes, table_bytes).run(&receiver);
+        thread::Builder::new().name("unwind".into()).spawn(run).map_err(failed)?;
         Ok(Self(sender))
     }
 
@@ -87,6 +88,8 @@ struct Place {
 enum State {
     /// Nobody has looked for it, or it could not be read yet.
     Empty,
+    /// It is being made.
+    Asked,
     /// It takes so many bytes.
     Loaded(usize),
 }
@@ -110,15 +113,13 @@ struct Thread {
     last_generation: u32,
     places: Vec<Option<Place>>,
     by_code: FxHashMap<Code, u32>,
-    rules: Rules,
-    /// Rules that the kernel has.
-    rules_written: usize,
+    builder: Builder,
     table_bytes: usize,
     table_limit: usize,
 }
 
 impl Thread {
-    fn new(maps: UnwindMaps, processes: usize, table_limit: usize) -> Self {
+    fn new(maps: UnwindMaps, builder: Builder, processes: usize, table_limit: usize) -> Self {
         let free = FreeBlocks::new(maps.blocks());
         Self {
             maps,
@@ -129,8 +130,7 @@ impl Thread {
             last_generation: 0,
             places: (0..TABLES).map(|_| None).collect(),
             by_code: FxHashMap::default(),
-            rules: Rules::new(),
-            rules_written: 0,
+            builder,
             table_bytes: 0,
             table_limit,
         }
@@ -139,15 +139,19 @@ impl Thread {
     fn run(mut self, events: &mpsc::Receiver<Vec<Event>>) {
         let mut looked = Instant::now();
         loop {
-            match events.recv_timeout(LOOK_INTERVAL) {
+            let wait = if self.builder.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
+            match events.recv_timeout(wait) {
                 Ok(events) => self.happened(events),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
+            while let Some(built) = self.builder.built() {
+                self.built(built);
+            }
             if looked.elapsed() >= LOOK_INTERVAL {
                 looked = Instant::now();
                 for number in self.maps.take_wanted().unwrap_or_default() {
-                    self.load(number);
+                    self.ask(number);
                 }
             }
         }
@@ -188,7 +192,9 @@ impl Thread {
         if self.maps.set_space(tgid, written.space).is_ok() {
             written.processes += 1;
             let before = self.of_process.insert(tgid, id);
-            before.into_iter().for_each(|before| self.release(before));
+            if let Some(before) = before {
+                self.release(before);
+            }
         } else {
             self.forget(tgid);
         }
@@ -284,38 +290,42 @@ impl Thread {
         }
     }
 
-    /// Makes a table that a walk has looked for.
-    fn load(&mut self, number: u32) {
-        let now = Instant::now();
+    /// Has a table made that a walk has looked for.
+    fn ask(&mut self, number: u32) {
         let Some(Some(place)) = self.places.get_mut(number as usize) else { return };
-        place.wanted = now;
-        let table = match &place.file {
-            None => Table::of_vdso(&vdso(), &mut self.rules),
-            Some(file) => {
-                let Some(file) = file.upgrade() else { return };
-                let Ok(file) = file.unchanged() else { return };
-                Table::of_file(file, &mut self.rules)
-            }
+        place.wanted = Instant::now();
+        let code = match &place.file {
+            None => builder::Code::Vdso,
+            Some(file) => match file.upgrade() {
+                Some(file) => builder::Code::File(file),
+                None => return,
+            },
         };
-        // Without a table, the walk is to know that there is none.
-        let nothing = [EMPTY];
-        let chunks = table.as_ref().map_or(&nothing[..], Table::chunks);
-        let bytes = size_of_val(chunks);
-        self.make_room(bytes, number);
-        if self.set(number, chunks).is_ok()
-            && let Some(Some(place)) = self.places.get_mut(number as usize)
-        {
-            place.state = State::Loaded(bytes);
-            self.table_bytes += bytes;
+        if place.state == State::Empty && self.builder.ask(number, code) {
+            place.state = State::Asked;
         }
     }
 
-    fn set(&mut self, number: u32, chunks: &[Chunk]) -> Result<(), MapError> {
+    /// Puts a table in its place.
+    fn built(&mut self, built: Built) {
+        let Built { number, first_rule, rules, table } = built;
         // First, since the table refers to them.
-        let first = u32::try_from(self.rules_written).unwrap_or(u32::MAX);
-        self.maps.set_rules(first, self.rules.since(self.rules_written))?;
-        self.rules_written = self.rules.len();
-        self.maps.set_table(number, chunks)
+        let has_rules = self.maps.set_rules(first_rule, &rules).is_ok();
+        let mut state = State::Empty;
+        if let Some(table) = table.filter(|_| has_rules) {
+            // Where there is nothing, the walk is to know that.
+            let nothing = [EMPTY];
+            let chunks = table.as_ref().map_or(&nothing[..], Table::chunks);
+            let bytes = size_of_val(chunks);
+            self.make_room(bytes, number);
+            if self.maps.set_table(number, chunks).is_ok() {
+                state = State::Loaded(bytes);
+                self.table_bytes += bytes;
+            }
+        }
+        if let Some(Some(place)) = self.places.get_mut(number as usize) {
+            place.state = state;
+        }
     }
 
     /// Takes tables out until there is room for so many bytes: those that were looked for longest ago.
@@ -365,21 +375,7 @@ const EMPTY: Chunk = [0; size_of::<Chunk>() / 4];
 /// What stands in the place of a table that was taken out.
 const TAKEN_OUT: Chunk = {
     let mut chunk = EMPTY;
-    if let [first_page, ..] = &mut chunk {
-        *first_page = table::TAKEN_OUT;
-    }
+    let [first_page, ..] = &mut chunk;
+    *first_page = table::TAKEN_OUT;
     chunk
 };
-
-/// The vDSO as it is mapped here, which is as it is mapped everywhere.
-fn vdso() -> Vec<u8> {
-    let read = || {
-        let text = fs::read("/proc/self/maps").ok()?;
-        let vdso = maps::parse(&text).into_iter().find(|it| it.backing == Backing::Vdso)?;
-        let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
-        let memory = fs::File::open("/proc/self/mem").ok()?;
-        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, vdso.start).ok()?;
-        Some(bytes)
-    };
-    read().unwrap_or_default()
-}

@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod agreement;
 mod blocks;
+mod builder;
 pub mod cfi;
 pub mod compact;
 mod equation;

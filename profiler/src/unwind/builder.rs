@@ -1,0 +1,134 @@
+//! The thread that makes tables: that of a large program takes a while, in which the mappings of others
+//! must not wait.
+
+use std::{
+    fs,
+    os::unix::fs::FileExt as _,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use profiler_common::unwind::rule::Rule;
+
+use super::{Rules, Table};
+use crate::process::{
+    file::MappedFile,
+    maps::{self, Backing},
+};
+
+/// Tables that may wait to be made.
+const QUEUE: usize = 64;
+
+/// What a table is to be made of.
+pub(super) enum Code {
+    File(Arc<MappedFile>),
+    Vdso,
+}
+
+impl Code {
+    /// How large it is.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::File(file) => {
+                file.file().and_then(|it| it.metadata().ok()).map_or(0, |it| it.len())
+            }
+            Self::Vdso => 0,
+        }
+    }
+}
+
+/// A table that was made.
+pub(super) struct Built {
+    /// Its place.
+    pub(super) number: u32,
+    /// The number of the first of the rules that it brought.
+    pub(super) first_rule: u32,
+    /// Rules that no table before had.
+    pub(super) rules: Vec<Rule>,
+    /// The table, inside none where the file has no unwind information that we can use; none where the
+    /// file can't be read.
+    pub(super) table: Option<Option<Table>>,
+}
+
+/// The thread, seen from outside. It ends when this is dropped.
+pub(super) struct Builder {
+    jobs: mpsc::SyncSender<(u32, Code)>,
+    built: mpsc::Receiver<Built>,
+    waiting: usize,
+}
+
+impl Builder {
+    pub(super) fn start() -> std::io::Result<Self> {
+        let (sender, jobs) = mpsc::sync_channel(QUEUE);
+        let (done, built) = mpsc::channel();
+        thread::Builder::new().name("unwind-tables".into()).spawn(move || build(&jobs, &done))?;
+        Ok(Self { jobs: sender, built, waiting: 0 })
+    }
+
+    /// Has a table made; whether there was room.
+    pub(super) fn ask(&mut self, number: u32, code: Code) -> bool {
+        let asked = self.jobs.try_send((number, code)).is_ok();
+        self.waiting += usize::from(asked);
+        asked
+    }
+
+    /// Whether there is a table to come.
+    pub(super) fn is_busy(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// The next table that is done.
+    pub(super) fn built(&mut self) -> Option<Built> {
+        let built = self.built.try_recv().ok()?;
+        self.waiting -= 1;
+        Some(built)
+    }
+}
+
+fn build(jobs: &mpsc::Receiver<(u32, Code)>, done: &mpsc::Sender<Built>) {
+    let mut rules = Rules::new();
+    let mut told = 0;
+    let mut waiting: Vec<(u32, Code)> = Vec::new();
+    loop {
+        if waiting.is_empty() {
+            let Ok(job) = jobs.recv() else { break };
+            waiting.push(job);
+        }
+        waiting.extend(jobs.try_iter());
+        // The smallest first: what takes long holds up only what takes longer.
+        let smallest = waiting.iter().enumerate().min_by_key(|(_, (_, code))| code.bytes());
+        let Some((at, _)) = smallest else { continue };
+        let (number, code) = waiting.swap_remove(at);
+        let (bytes, start) = (code.bytes(), std::time::Instant::now());
+        let made = match code {
+            Code::Vdso => Ok(Table::of_vdso(&vdso(), &mut rules)),
+            Code::File(file) => file.unchanged().map(|file| Table::of_file(file, &mut rules)),
+        };
+        tracing::debug!(
+            "unwind table {number} of a file of {bytes} bytes: {:?}, {:?}",
+            start.elapsed(),
+            made.as_ref().map(|it| it.as_ref().map(|table| size_of_val(table.chunks())))
+        );
+        let first_rule = u32::try_from(told).unwrap_or(u32::MAX);
+        let new = rules.since(told).to_vec();
+        told = rules.len();
+        // One that can't be read now may be there for another process.
+        let table = made.ok().map(Result::ok);
+        if done.send(Built { number, first_rule, rules: new, table }).is_err() {
+            break;
+        }
+    }
+}
+
+/// The vDSO as it is mapped here, which is as it is mapped everywhere.
+fn vdso() -> Vec<u8> {
+    let read = || {
+        let text = fs::read("/proc/self/maps").ok()?;
+        let vdso = maps::parse(&text).into_iter().find(|it| it.backing == Backing::Vdso)?;
+        let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
+        let memory = fs::File::open("/proc/self/mem").ok()?;
+        memory.read_exact_at(&mut bytes, vdso.start).ok()?;
+        Some(bytes)
+    };
+    read().unwrap_or_default()
+}
