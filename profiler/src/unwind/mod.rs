@@ -13,6 +13,7 @@ mod expression;
 pub mod report;
 pub mod rules;
 pub mod source;
+mod state;
 pub mod table;
 
 pub use rules::Rules;
