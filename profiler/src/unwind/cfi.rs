@@ -1,8 +1,8 @@
 //! Call frame information to rows: from an address to another, a rule holds.
 //!
 //! Of a frame's registers only the CFA, the frame pointer and the return address matter here. The
-//! instructions are decoded by gimli, and run here rather than by its `UnwindTable`, which keeps all
-//! registers and gives up a whole function where a rule that nobody needs can't be told.
+//! instructions are decoded by gimli, and run by `state` rather than by gimli's `UnwindTable`,
+//! which keeps all registers.
 //!
 //! What is read is written by others. Every entry is read once for its address and once for its
 //! rows, so that time grows with the size of the section only; what refers to other places, as the

@@ -37,7 +37,7 @@ pub enum Unsupported {
 }
 
 impl Unsupported {
-    /// Each, with the words for it, in the order of [`Counts::unsupported`].
+    /// Each, with the words for it, in the order of [`Counts::unsupported`](super::cfi::Counts::unsupported).
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::CfaExpression, "CFA by an expression of an unknown shape"),
         (Self::CfaRegister, "CFA by a register that no frame keeps"),
