@@ -9,6 +9,7 @@ pub mod naming;
 mod table;
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -215,6 +216,8 @@ pub struct Ledger {
     pub sideband_lost: u64,
     /// Processes that were forgotten to make room for others: see `--max-processes`.
     pub evicted_processes: u64,
+    /// How many user stacks have ended how.
+    pub user_ends: BTreeMap<&'static str, u64>,
     /// How much of the user frames has names, by file.
     pub names: Vec<FileNaming>,
     /// For how long the events were enabled.
@@ -286,6 +289,7 @@ impl Ledger {
             without_stack,
             sideband_lost: *sideband_lost,
             evicted_processes: 0,
+            user_ends: BTreeMap::new(),
             names: Vec::new(),
             duration_ns,
             event: event.name,

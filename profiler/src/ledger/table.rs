@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Account, CpuAccount, Ledger, naming};
+use crate::output::user_end;
 use crate::perf::cpus::CpuList;
 
 /// More CPUs, a line each, would push what matters off the screen.
@@ -56,6 +57,15 @@ impl Ledger {
         self.not_sampled(&mut text);
         if self.without_stack > 0 {
             let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
+        }
+        let user_stacks: u64 = self.user_ends.values().sum();
+        let whole = self.user_ends.get(user_end::COMPLETE).copied().unwrap_or(0);
+        if whole < user_stacks {
+            let cut = self.user_ends.iter().filter(|(end, _)| **end != user_end::COMPLETE);
+            let cut: Vec<String> =
+                cut.map(|(end, count)| format!("{} {count}", end.replace('_', " "))).collect();
+            let percent = whole as f64 * 100.0 / user_stacks as f64;
+            let _ = writeln!(text, "user stacks: {percent:.1} % whole; {}", cut.join(", "));
         }
         if self.sideband_lost > 0 {
             let _ = writeln!(

@@ -6,11 +6,12 @@ use std::{
     os::unix::fs::FileExt as _,
     sync::{Arc, mpsc},
     thread,
+    time::Instant,
 };
 
 use profiler_common::unwind::rule::Rule;
 
-use super::{Rules, Table};
+use super::{NoTable, Rules, Table};
 use crate::process::{
     file::MappedFile,
     maps::{self, Backing},
@@ -45,9 +46,8 @@ pub(super) struct Built {
     pub(super) first_rule: u32,
     /// Rules that no table before had.
     pub(super) rules: Vec<Rule>,
-    /// The table, inside none where the file has no unwind information that we can use; none where the
-    /// file can't be read.
-    pub(super) table: Option<Option<Table>>,
+    /// The table, or why there is none; `None` where the file can't be used now.
+    pub(super) table: Option<Result<Table, NoTable>>,
 }
 
 /// The thread, seen from outside. It ends when this is dropped.
@@ -99,21 +99,16 @@ fn build(jobs: &mpsc::Receiver<(u32, Code)>, done: &mpsc::Sender<Built>) {
         let smallest = waiting.iter().enumerate().min_by_key(|(_, (_, code))| code.bytes());
         let Some((at, _)) = smallest else { continue };
         let (number, code) = waiting.swap_remove(at);
-        let (bytes, start) = (code.bytes(), std::time::Instant::now());
-        let made = match code {
-            Code::Vdso => Ok(Table::of_vdso(&vdso(), &mut rules)),
-            Code::File(file) => file.unchanged().map(|file| Table::of_file(file, &mut rules)),
+        let start = Instant::now();
+        let table = match &code {
+            Code::Vdso => Some(Table::of_vdso(&vdso(), &mut rules)),
+            Code::File(file) => file.unchanged().ok().map(|file| Table::of_file(file, &mut rules)),
         };
-        tracing::debug!(
-            "unwind table {number} of a file of {bytes} bytes: {:?}, {:?}",
-            start.elapsed(),
-            made.as_ref().map(|it| it.as_ref().map(|table| size_of_val(table.chunks())))
-        );
+        let bytes = table.as_ref().map(|it| it.as_ref().map(|it| size_of_val(it.chunks())));
+        tracing::debug!("unwind table {number}: {bytes:?} bytes in {:?}", start.elapsed());
         let first_rule = u32::try_from(told).unwrap_or(u32::MAX);
         let new = rules.since(told).to_vec();
         told = rules.len();
-        // One that can't be read now may be there for another process.
-        let table = made.ok().map(Result::ok);
         if done.send(Built { number, first_rule, rules: new, table }).is_err() {
             break;
         }

@@ -37,6 +37,8 @@ use crate::{
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// The same while a table is being made, to have it in the kernel soon.
 const BUILT_INTERVAL: Duration = Duration::from_millis(2);
+/// A file that could not be read is tried again after this long.
+const RETRY: Duration = Duration::from_secs(1);
 /// Messages that may wait; beyond, they are lost, and counted.
 const QUEUE: usize = 256;
 
@@ -86,8 +88,10 @@ struct Place {
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has looked for it, or it could not be read yet.
+    /// Nobody has looked for it.
     Empty,
+    /// It could not be read, or not be written, at this time.
+    Failed(Instant),
     /// It is being made.
     Asked,
     /// It takes so many bytes.
@@ -301,7 +305,12 @@ impl Thread {
                 None => return,
             },
         };
-        if place.state == State::Empty && self.builder.ask(number, code) {
+        let is_due = match place.state {
+            State::Empty => true,
+            State::Failed(when) => when.elapsed() >= RETRY,
+            State::Asked | State::Loaded(_) => false,
+        };
+        if is_due && self.builder.ask(number, code) {
             place.state = State::Asked;
         }
     }
@@ -311,7 +320,7 @@ impl Thread {
         let Built { number, first_rule, rules, table } = built;
         // First, since the table refers to them.
         let has_rules = self.maps.set_rules(first_rule, &rules).is_ok();
-        let mut state = State::Empty;
+        let mut state = State::Failed(Instant::now());
         if let Some(table) = table.filter(|_| has_rules) {
             // Where there is nothing, the walk is to know that.
             let nothing = [EMPTY];
