@@ -13,6 +13,7 @@ pub mod compact;
 mod equation;
 mod expression;
 pub mod loader;
+mod places;
 pub mod report;
 pub mod rules;
 pub mod source;
