@@ -2,6 +2,7 @@
 
 mod allowance;
 mod cache;
+mod debug_data;
 pub mod debug_file;
 pub mod debuginfod;
 mod elf;
