@@ -4,17 +4,23 @@ use std::{
     fs::{self, File},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::Path,
+    time::{Duration, SystemTime},
 };
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::regular_file;
+use crate::{kernel, regular_file};
+
+/// How much older than the process a file may look: the times of both have steps, and the clock on the
+/// wall is set a little now and then.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// What a process calls its own.
 #[derive(Debug)]
 pub(super) struct Owner {
     root: OwnedFd,
     uid: u32,
+    began: SystemTime,
     /// Its id in its own pid namespace, which is what it knows itself by.
     pub(super) own_id: u32,
 }
@@ -29,7 +35,7 @@ impl Owner {
         // The outermost namespace comes first.
         let own_id = field("NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()?;
         let uid = field("Uid:")?.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(Self { root, uid, own_id })
+        Some(Self { root, uid, began: kernel::began(tgid)?, own_id })
     }
 
     /// Opens a file below the process's root, which no link on the way leads out of; the path itself
@@ -44,6 +50,12 @@ impl Owner {
     pub(super) fn owns(&self, file: &File) -> bool {
         let metadata = file.metadata();
         metadata.is_ok_and(|it| it.is_file() && [self.uid, 0].contains(&it.uid()))
+    }
+
+    /// Whether a file was last written to before the process began: one that had its id was it.
+    pub(super) fn is_younger_than(&self, file: &File) -> bool {
+        let written = file.metadata().and_then(|it| it.modified());
+        written.is_ok_and(|written| written + SLACK < self.began)
     }
 }
 
@@ -88,6 +100,17 @@ mod tests {
         let owner = owner_in(root.path());
         assert!(owner.open("/out/file").is_none());
         assert!(owner.open("/inside/file").is_some());
+    }
+
+    #[test]
+    fn is_younger_than_what_was_there_before_it() {
+        let file = tempfile::tempfile().unwrap();
+        let owner = Owner::of(std::process::id()).unwrap();
+        assert!(!owner.is_younger_than(&file));
+        file.set_modified(owner.began).unwrap();
+        assert!(!owner.is_younger_than(&file));
+        file.set_modified(owner.began - 2 * SLACK).unwrap();
+        assert!(owner.is_younger_than(&file));
     }
 
     #[test]

@@ -264,13 +264,16 @@ impl Symbolizer {
         is_return: bool,
     ) -> Rc<[Frame]> {
         let call = address.wrapping_sub(u64::from(is_return));
-        let Some((start, symbol, origin)) = self.made.find(process, call) else {
-            // The process may still write the name of what it has just made.
-            self.all_known = false;
-            let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
-            let module = Some(self.modules.intern(name));
-            let offset = mapping.file_offset_of(address);
-            return Rc::from([Frame { offset, module, origin: Origin::NoMap, ..Frame::default() }]);
+        let (start, symbol, origin) = match self.made.find(process, call) {
+            Ok(found) => found,
+            Err(origin) => {
+                // The process may still write the name of what it has just made.
+                self.all_known = false;
+                let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
+                let module = Some(self.modules.intern(name));
+                let offset = mapping.file_offset_of(address);
+                return Rc::from([Frame { offset, module, origin, ..Frame::default() }]);
+            }
         };
         let module = Some(self.modules.intern("[JIT]"));
         let offset = address.wrapping_sub(start);
