@@ -185,8 +185,7 @@ impl Symbolizer {
             Backing::File(file) => {
                 let frames = self.in_file(process.tgid, file, mapping, address, is_return);
                 let unnamed = frames.iter().all(|frame| frame.symbol.is_none());
-                // Some runtimes write their code through a memfd.
-                if unnamed && mapping.name.starts_with("/memfd:") {
+                if unnamed && is_memory(&mapping.name) {
                     return self.made(process, mapping, address, is_return);
                 }
                 frames
@@ -357,6 +356,14 @@ struct Unnamed<'a> {
     offset: u64,
     module: Option<&'a str>,
     why: Origin,
+}
+
+/// Whether that is the name of a file in memory that a process shares, with itself or others, and may
+/// run code in: a memfd, by which some runtimes write code where they may not both write and run it, or
+/// what stands for shared anonymous memory and huge pages. perf asks its maps of them, too:
+/// <https://github.com/torvalds/linux/blob/v6.12/tools/perf/util/map.c>.
+fn is_memory(name: &str) -> bool {
+    ["/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"].iter().any(|it| name.starts_with(it))
 }
 
 /// A name as far as it is kept: a file may have one of any length.

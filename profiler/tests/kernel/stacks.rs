@@ -120,10 +120,13 @@ fn only_one_half_where_only_one_is_asked_for() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn code_made_at_run_time_has_its_name_from_the_perf_map() {
-    let program = Program::start("jit.c");
-    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
-    let sample = chain_of(&mut run, &program, "made_at_run_time");
-    assert_eq!(sample["user"][0]["module"], "[JIT]");
+    // Private memory, and shared memory, which the kernel takes for a file.
+    for program in ["jit.c", "jit_shared.c"] {
+        let program = Program::start(program);
+        let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+        let sample = chain_of(&mut run, &program, "made_at_run_time");
+        assert_eq!(sample["user"][0]["module"], "[JIT]");
+    }
 }
 
 #[test]
