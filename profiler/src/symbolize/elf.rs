@@ -139,6 +139,12 @@ impl ElfFiles {
         Ok(taken)
     }
 
+    /// Whether a debug file may be of use.
+    pub(super) fn wants_debug_file(&self, file: &MappedFile) -> bool {
+        let loaded = file.key().and_then(|key| self.loaded.get(&key));
+        loaded.is_some_and(|loaded| loaded.debug.is_none())
+    }
+
     /// Takes a debug file that was sent for; whether it is of use.
     pub(super) fn add_debug_file(&mut self, id: BuildId, debug: &std::fs::File) -> bool {
         let mut is_any = false;

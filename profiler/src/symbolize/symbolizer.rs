@@ -235,8 +235,9 @@ impl Symbolizer {
         match (found, key) {
             (Ok(frames), Some(key)) => {
                 let is_named = frames.iter().all(|frame| frame.origin.is_named());
-                if let (Some(debuginfod), Some(id), false) =
-                    (&mut self.debuginfod, build_id, is_named)
+                if let (Some(debuginfod), Some(id)) = (&mut self.debuginfod, build_id)
+                    && !is_named
+                    && self.files.wants_debug_file(file)
                 {
                     debuginfod.ask(id);
                 }
