@@ -11,6 +11,7 @@ mod functions;
 mod growing;
 pub mod jitdump;
 mod kernel_code;
+mod kernel_modules;
 mod made;
 pub mod naming;
 mod owner;

@@ -17,6 +17,7 @@ use super::{
     elf::{self, ElfFiles},
     frame::{Frame, Location, Origin, Stack},
     kernel_code::LaterCode,
+    kernel_modules::KernelModules,
     made::MadeCode,
 };
 use crate::{
@@ -48,7 +49,10 @@ enum Place {
 /// Names addresses. Belongs to one thread: blazesym's caches are not shared.
 pub struct Symbolizer {
     blazesym: Blazesym,
+    lines: bool,
     kernel: Source<'static>,
+    /// `None` while its symbols have not been read.
+    kernel_modules: Option<KernelModules>,
     later: LaterCode,
     files: ElfFiles,
     debuginfod: Option<Debuginfod>,
@@ -74,7 +78,9 @@ impl Symbolizer {
         let own_vdso = maps::parse(&own_maps).into_iter().find(|it| it.backing == Backing::Vdso);
         Self {
             blazesym: elf::blazesym(lines),
+            lines,
             kernel: Source::Kernel(kernel),
+            kernel_modules: None,
             later: LaterCode::default(),
             files: ElfFiles::new(lines, cache_bytes),
             debuginfod,
@@ -88,9 +94,9 @@ impl Symbolizer {
     }
 
     /// Reads the kernel's symbols, so that the first sample need not wait for it.
-    pub fn read_kernel_symbols(&self) {
-        // Whether there is anything at the address does not matter.
-        let _ = self.blazesym.symbolize_single(&self.kernel, Input::AbsAddr(u64::MAX));
+    pub fn read_kernel_symbols(&mut self) {
+        self.kernel_modules = Some(KernelModules::now());
+        read_symbols(&self.blazesym, &self.kernel);
     }
 
     /// Takes in which code the kernel has got or given up since.
@@ -100,6 +106,20 @@ impl Symbolizer {
         }
         // Among them are addresses that had no name, or another.
         self.frames = Generations::new(CACHED_ADDRESSES);
+    }
+
+    /// Reads the kernel's symbols again if it has other modules by now; whether it has. It does not look
+    /// each time.
+    pub fn follow_kernel_modules(&mut self) -> bool {
+        let Some(modules) = &mut self.kernel_modules else { return false };
+        let has_changed = modules.follow(|| {
+            self.blazesym = elf::blazesym(self.lines);
+            read_symbols(&self.blazesym, &self.kernel);
+        });
+        if has_changed {
+            self.frames = Generations::new(CACHED_ADDRESSES);
+        }
+        has_changed
     }
 
     /// Takes the debug files that have come meanwhile. If there are any, what was found before may
@@ -357,6 +377,11 @@ struct Unnamed<'a> {
     offset: u64,
     module: Option<&'a str>,
     why: Origin,
+}
+
+fn read_symbols(blazesym: &Blazesym, kernel: &Source<'_>) {
+    // Whether there is anything at the address does not matter.
+    let _ = blazesym.symbolize_single(kernel, Input::AbsAddr(u64::MAX));
 }
 
 /// Whether that is the name of a file in memory that a process shares, with itself or others, and may
