@@ -52,6 +52,20 @@ pub(crate) fn idle_times() -> HashMap<u32, Duration> {
     text.lines().filter_map(cpu).collect()
 }
 
+/// The real user id of a process; `None` if it is gone. The owner of its folder in /proc is not always
+/// it: a process may have that be root.
+pub(crate) fn user_of(tgid: u32) -> Option<u32> {
+    status(tgid, "Uid:")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// A field of `/proc/PID/status`; `None` if the process is gone.
+pub(crate) fn status(tgid: u32, field: &str) -> Option<String> {
+    // The process's name need not be UTF-8.
+    let status = fs::read(format!("/proc/{tgid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix(field)).map(str::to_owned)
+}
+
 /// When a process began, as the clock on the wall is set now; `None` if it is gone. In steps of 10 ms.
 pub(crate) fn began(tgid: u32) -> Option<SystemTime> {
     let stat = fs::read(format!("/proc/{tgid}/stat")).ok()?;
@@ -128,6 +142,14 @@ mod tests {
         let step = Duration::from_millis(20);
         assert!(before - step <= began.unwrap() && began.unwrap() <= after + step);
         assert!(super::began(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_process_has_a_user() {
+        // SAFETY: no preconditions.
+        let own = unsafe { libc::getuid() };
+        assert_eq!(user_of(std::process::id()), Some(own));
+        assert_eq!(user_of(u32::MAX), None);
     }
 
     #[test]

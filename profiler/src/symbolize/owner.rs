@@ -1,7 +1,7 @@
 //! A process as the owner of files that it writes for profilers.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::Path,
     time::{Duration, SystemTime},
@@ -30,11 +30,10 @@ impl Owner {
     pub(super) fn of(tgid: u32) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, format!("/proc/{tgid}/root"), flags, Mode::empty()).ok()?;
-        let status = fs::read_to_string(format!("/proc/{tgid}/status")).ok()?;
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
         // The outermost namespace comes first.
-        let own_id = field("NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()?;
-        let uid = field("Uid:")?.split_ascii_whitespace().next()?.parse().ok()?;
+        let own_id = kernel::status(tgid, "NSpid:")?;
+        let own_id = own_id.split_ascii_whitespace().next_back()?.parse().ok()?;
+        let uid = kernel::user_of(tgid)?;
         Some(Self { root, uid, began: kernel::began(tgid)?, own_id })
     }
 
@@ -62,7 +61,10 @@ impl Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{chown, symlink};
+    use std::{
+        fs,
+        os::unix::fs::{chown, symlink},
+    };
 
     /// We ourselves, with another folder for a root.
     fn owner_in(root: &std::path::Path) -> Owner {
