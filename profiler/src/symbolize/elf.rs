@@ -37,7 +37,7 @@ pub(super) struct ElfFiles {
     limit_bytes: usize,
     bytes: usize,
     clock: u64,
-    /// The time that is spent on what files carry packed.
+    /// The time for checksums and for what files carry packed.
     allowance: Allowance,
 }
 
@@ -120,7 +120,7 @@ impl ElfFiles {
             let bytes = bytes.unwrap_or(0);
             let roots = [format!("/proc/{tgid}/root"), "/".to_owned()];
             let roots = roots.each_ref().map(Path::new);
-            let debug = DebugFile::find(opened, Path::new(name), &roots);
+            let debug = DebugFile::find(opened, Path::new(name), &roots, &mut self.allowance);
             let debug = debug.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
             let file = Arc::clone(file);
             self.bytes += bytes;

@@ -3,7 +3,7 @@
 mod allowance;
 mod cache;
 mod debug_data;
-pub mod debug_file;
+mod debug_file;
 pub mod debuginfod;
 mod elf;
 pub mod frame;
