@@ -322,6 +322,7 @@ pub(crate) mod tests {
         fn any_bytes_are_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let file = file(&bytes);
             let _ = (build_id(&file), debug_link(&file), code(&file));
+            let _ = (symbols::packed(&file), symbols::Functions::dynamic(&file));
         }
 
         #[test]
@@ -347,6 +348,7 @@ pub(crate) mod tests {
             }
             let file = file(&elf);
             let _ = (build_id(&file), debug_link(&file), code(&file));
+            let _ = (symbols::packed(&file), symbols::Functions::dynamic(&file));
         }
     }
 }

@@ -5,7 +5,11 @@
 //! knows no bounds, and whoever runs a program has written the file. So both tables are read here, and
 //! blazesym gets a file in memory that has nothing else.
 
-use std::{fs::File, panic, time::Instant};
+use std::{
+    fs::File,
+    panic,
+    time::{Duration, Instant},
+};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use xz4rust::{XzDecoder, XzNextBlockResult};
@@ -17,7 +21,10 @@ use crate::elf::symbols::{self, Functions};
 const LIMIT_BYTES: usize = 64 << 20;
 /// The memory that the packer may ask for. By default xz asks for 8 MiB, at most for so much.
 const DICTIONARY_BYTES: usize = 64 << 20;
-/// How much is unpacked at a time.
+/// The longest that it may take: that of a large file takes half a second, but it can be made to take
+/// far more.
+const UNPACK_TIME: Duration = Duration::from_secs(3);
+/// How much is unpacked, and how much of what is packed is looked at, at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The names of a file that carries some of them packed, and how many bytes of memory they take. What
@@ -41,21 +48,23 @@ pub(super) fn names(file: &File, allowance: &mut Allowance) -> Option<(DebugFile
 /// The functions in what is packed.
 fn functions(packed: &[u8]) -> Option<Functions> {
     // What the unpacker does not expect costs these names only.
-    let unpacked = panic::catch_unwind(|| unpack(packed, LIMIT_BYTES)).ok()??;
+    let deadline = Instant::now().checked_add(UNPACK_TIME)?;
+    let unpacked = panic::catch_unwind(|| unpack(packed, LIMIT_BYTES, deadline)).ok()??;
     Functions::of_bytes(&unpacked)
 }
 
-/// What is packed, if that is so many bytes at most.
-fn unpack(mut packed: &[u8], limit: usize) -> Option<Vec<u8>> {
+/// What is packed, if that is so many bytes at most and done in time.
+fn unpack(mut packed: &[u8], limit: usize, deadline: Instant) -> Option<Vec<u8>> {
     let mut decoder = XzDecoder::in_heap_with_alloc_dict_size(0, DICTIONARY_BYTES);
     let (mut unpacked, mut chunk) = (Vec::new(), vec![0; CHUNK_BYTES]);
     loop {
-        let step = decoder.decode(packed, &mut chunk).ok()?;
+        let next = packed.get(..CHUNK_BYTES).unwrap_or(packed);
+        let step = decoder.decode(next, &mut chunk).ok()?;
         let (taken, given) = (step.input_consumed(), step.output_produced());
         unpacked.extend_from_slice(chunk.get(..given)?);
         packed = packed.get(taken..)?;
         match step {
-            _ if unpacked.len() > limit => return None,
+            _ if unpacked.len() > limit || Instant::now() > deadline => return None,
             XzNextBlockResult::EndOfStream(..) => return Some(unpacked),
             // It is cut off.
             XzNextBlockResult::NeedMoreData(0, 0) => return None,
@@ -172,6 +181,10 @@ mod tests {
         Allowance::new(Instant::now())
     }
 
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
     fn some(names: [&str; 3]) -> [Option<String>; 3] {
         names.map(|name| (!name.is_empty()).then(|| name.to_owned()))
     }
@@ -202,7 +215,7 @@ mod tests {
         let Some(nothing) = xz(b"") else { return };
         let stripped = Stripped::new();
         let mut spent = plenty();
-        spent.take(Instant::now(), std::time::Duration::from_secs(1000));
+        spent.take(Instant::now(), Duration::from_secs(1000));
         assert_eq!(stripped.names(&mut spent), some(["", "exported", ""]));
         for packed in [&b""[..], b"nonsense", &nothing] {
             stripped.set_packed(packed);
@@ -215,28 +228,33 @@ mod tests {
         const LIMIT: usize = 1 << 20;
         let Some(bomb) = xz(&vec![0; 8 * LIMIT]) else { return };
         assert!(bomb.len() < LIMIT / 100);
-        assert!(unpack(&bomb, LIMIT).is_none());
-        assert!(unpack(&xz(&vec![7; LIMIT + 1]).unwrap(), LIMIT).is_none());
-        assert!(unpack(&xz(&vec![7; LIMIT]).unwrap(), LIMIT).is_some_and(|it| it.len() == LIMIT));
+        assert!(unpack(&bomb, 8 * LIMIT, Instant::now()).is_none());
+        assert!(unpack(&bomb, 8 * LIMIT, later()).is_some());
+        assert!(unpack(&bomb, LIMIT, later()).is_none());
+        assert!(unpack(&xz(&vec![7; LIMIT + 1]).unwrap(), LIMIT, later()).is_none());
+        assert!(
+            unpack(&xz(&vec![7; LIMIT]).unwrap(), LIMIT, later())
+                .is_some_and(|it| it.len() == LIMIT)
+        );
     }
 
     #[test]
     fn what_is_damaged_is_no_harm() {
         let text: Vec<u8> = (0..10_000u32).flat_map(u32::to_le_bytes).collect();
         let Some(packed) = xz(&text) else { return };
-        assert!(unpack(&packed, LIMIT_BYTES).is_some_and(|it| it == text));
+        assert!(unpack(&packed, LIMIT_BYTES, later()).is_some_and(|it| it == text));
         for at in (0..packed.len()).step_by(97) {
-            assert!(unpack(&packed[..at], LIMIT_BYTES).is_none(), "{at}");
+            assert!(unpack(&packed[..at], LIMIT_BYTES, later()).is_none(), "{at}");
             let mut damaged = packed.clone();
             damaged[at] ^= 0x55;
-            let _ = unpack(&damaged, LIMIT_BYTES);
+            let _ = unpack(&damaged, LIMIT_BYTES, later());
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(unpack(&bytes, LIMIT_BYTES).is_none());
+            prop_assert!(unpack(&bytes, LIMIT_BYTES, later()).is_none());
             let _ = Functions::of_bytes(&bytes);
         }
     }
