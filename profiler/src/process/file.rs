@@ -17,13 +17,14 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     build_id::BuildId,
+    kernel,
     perf::record::MappedId,
     regular_file::{self, Refusal},
 };
 
 const ROOT: u32 = 0;
-/// Files held open, at most.
-const LIMIT: usize = 1024;
+/// Files held open, at most; half of them for the processes of one user who is not root.
+const LIMIT: usize = 2048;
 /// A file that could not be opened is tried again after this long, when another process maps it.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -174,6 +175,8 @@ pub struct Files {
 #[derive(Debug)]
 struct Known {
     file: Arc<MappedFile>,
+    /// Whose process was the first to map it; `None` if it was gone.
+    user: Option<u32>,
     /// When to try again.
     retry: Instant,
 }
@@ -181,11 +184,13 @@ struct Known {
 impl Files {
     /// The file with this identity, opened if it can be.
     pub fn get(&mut self, id: MappedId, place: Place<'_>) -> Arc<MappedFile> {
-        if self.by_id.len() >= LIMIT && !self.by_id.contains_key(&id) {
+        let is_new = !self.by_id.contains_key(&id);
+        let user = if is_new { kernel::user_of(place.tgid) } else { None };
+        if is_new && self.is_full_for(user) {
             // Those that no mapping refers to any more.
             self.by_id.retain(|_, known| Arc::strong_count(&known.file) > 1);
         }
-        let is_full = self.by_id.len() >= LIMIT;
+        let is_full = is_new && self.is_full_for(user);
         let now = Instant::now();
         let last_number = &mut self.last_number;
         let mut new = || {
@@ -193,10 +198,10 @@ impl Files {
             let missing = Mutex::new(if is_full { Missing::TooMany } else { Missing::Gone });
             Arc::new(MappedFile { number: *last_number, opened: OnceLock::new(), missing })
         };
-        if is_full && !self.by_id.contains_key(&id) {
+        if is_full {
             return new();
         }
-        let known = self.by_id.entry(id).or_insert_with(|| Known { file: new(), retry: now });
+        let known = self.by_id.entry(id).or_insert_with(|| Known { file: new(), user, retry: now });
         // That it contains the same says nothing of who may change it: only root's files are taken
         // to be one without a look.
         if let (MappedId::BuildId(_), Some(before)) = (id, known.file.opened.get())
@@ -218,6 +223,12 @@ impl Files {
             }
         }
         Arc::clone(&known.file)
+    }
+
+    /// Whether there is no room for a file of this user's process.
+    fn is_full_for(&self, user: Option<u32>) -> bool {
+        let own = || self.by_id.values().filter(|known| known.user == user).count();
+        self.by_id.len() >= LIMIT || (user != Some(ROOT) && own() >= LIMIT / 2)
     }
 }
 
@@ -370,13 +381,34 @@ mod tests {
     #[test]
     fn the_files_are_bounded() {
         let path = Path::new("/proc/self/exe");
-        let mut files = Files::default();
         let id = |number| MappedId::Inode { major: 0, minor: 0, inode: number, generation: 0 };
-        let held: Vec<_> =
-            (0..LIMIT as u64).map(|number| files.get(id(number), place(path))).collect();
+        let known = |user| Known {
+            file: Arc::new(MappedFile {
+                number: 0,
+                opened: OnceLock::new(),
+                missing: Mutex::new(Missing::Gone),
+            }),
+            user,
+            retry: Instant::now() + RETRY,
+        };
+        let files_of = |users: &[(Option<u32>, usize)]| {
+            let users = users.iter().flat_map(|&(user, count)| std::iter::repeat_n(user, count));
+            let by_id = (0..).map(id).zip(users.map(known)).collect();
+            Files { by_id, last_number: 0 }
+        };
+        let full_for = |users: &[_]| {
+            [Some(ROOT), Some(1000), None].map(|user| files_of(users).is_full_for(user))
+        };
+        assert_eq!(full_for(&[(Some(ROOT), LIMIT - 1)]), [false, false, false]);
+        assert_eq!(full_for(&[(Some(ROOT), LIMIT)]), [true, true, true]);
+        assert_eq!(full_for(&[(Some(1000), LIMIT / 2)]), [false, true, false]);
+        assert_eq!(full_for(&[(None, LIMIT / 2), (Some(1000), 1)]), [false, false, true]);
+        // What nothing is mapped from any more makes room.
+        let mut files = files_of(&[(None, LIMIT / 2)]);
+        let held: Vec<_> = files.by_id.values().map(|known| Arc::clone(&known.file)).collect();
         assert_eq!(missing(&mut files, id(u64::MAX), path), Some(Missing::TooMany));
         drop(held);
         assert_ne!(missing(&mut files, id(u64::MAX), path), Some(Missing::TooMany));
-        assert!(files.by_id.len() <= LIMIT);
+        assert_eq!(files.by_id.len(), 1);
     }
 }
