@@ -1,0 +1,251 @@
+//! The files behind all mappings: each opened once, as early as possible, whoever maps it.
+//!
+//! A process may be gone a moment after it has mapped a file, and a path may lead to another file by
+//! the time a name is looked up. So a file is opened when it is first seen mapped, and stays open
+//! while a process has it. To open one may take long, so that is done apart: [`Files`] only says what
+//! is to be [opened](Opening).
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustc_hash::FxHashMap;
+
+use super::file::{self, MappedFile, Missing, Opened, Place};
+use crate::perf::record::MappedId;
+
+const ROOT: u32 = 0;
+/// Files held open, at most.
+const LIMIT: usize = 1024;
+/// A file that could not be opened is tried again after this long, when another process maps it.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// All files that are mapped by a process we know.
+#[derive(Debug, Default)]
+pub struct Files {
+    by_id: FxHashMap<MappedId, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    file: Arc<MappedFile>,
+    /// Whether its opening is under way.
+    opening: bool,
+    /// When to try again.
+    retry: Instant,
+}
+
+/// A file that is to be opened.
+#[derive(Debug)]
+pub struct Opening {
+    id: MappedId,
+    place: Place,
+    file: Arc<MappedFile>,
+}
+
+impl Files {
+    /// Held for moments only: nothing is opened meanwhile.
+    pub(super) fn lock(files: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file with this identity, and what has to be done so that it is open.
+    pub fn get(&mut self, id: MappedId, place: Place) -> (Arc<MappedFile>, Option<Opening>) {
+        if self.by_id.len() >= LIMIT && !self.by_id.contains_key(&id) {
+            // Those that no mapping refers to any more.
+            self.by_id.retain(|_, known| Arc::strong_count(&known.file) > 1);
+        }
+        let is_full = self.by_id.len() >= LIMIT;
+        let Some(known) = self.by_id.get_mut(&id) else {
+            if is_full {
+                return (Arc::new(MappedFile::new(Missing::TooMany)), None);
+            }
+            let file = Arc::new(MappedFile::new(Missing::Unanswered));
+            let known = Known { file: Arc::clone(&file), opening: true, retry: Instant::now() };
+            self.by_id.insert(id, known);
+            return (Arc::clone(&file), Some(Opening { id, place, file }));
+        };
+        let is_sure = match known.file.opened() {
+            Some(opened) => is_sure(id, opened),
+            None => !known.opening || matches!(id, MappedId::Inode { .. }),
+        };
+        let file = if is_sure {
+            let is_due = !known.opening && Instant::now() >= known.retry;
+            if known.file.opened().is_some() || !is_due {
+                return (Arc::clone(&known.file), None);
+            }
+            known.opening = true;
+            Arc::clone(&known.file)
+        } else {
+            Arc::new(MappedFile::new(Missing::Unanswered))
+        };
+        (Arc::clone(&file), Some(Opening { id, place, file }))
+    }
+
+    /// Takes what came of an opening, also if it comes late.
+    fn settle(&mut self, opening: Opening, result: Result<Opened, Missing>) {
+        let Opening { id, file, .. } = opening;
+        // It may have been forgotten meanwhile.
+        let Some(known) = self.by_id.get_mut(&id) else {
+            match result {
+                Ok(opened) => file.set_opened(opened.into()),
+                Err(why) => file.set_missing(why),
+            }
+            return;
+        };
+        if Arc::ptr_eq(&known.file, &file) {
+            known.opening = false;
+        }
+        match (result, known.file.opened()) {
+            // Held open once.
+            (Ok(opened), Some(before)) if opened.place == before.place => {
+                file.set_opened(Arc::clone(before));
+            }
+            (Ok(opened), _) => {
+                file.set_opened(opened.into());
+                known.file = file;
+            }
+            (Err(why), Some(before)) if why != Missing::Unanswered => {
+                file.set_opened(Arc::clone(before));
+            }
+            (Err(why), _) => {
+                file.set_missing(why);
+                // What was not tried may be at any time.
+                let pause = if why == Missing::Unanswered { Duration::ZERO } else { RETRY };
+                known.retry = Instant::now() + pause;
+            }
+        }
+    }
+}
+
+/// Whether whatever has this identity is this file. That it contains the same says nothing of who may
+/// change it: only root's files are taken to be one without a look.
+fn is_sure(id: MappedId, opened: &Opened) -> bool {
+    matches!(id, MappedId::Inode { .. }) || opened.owner == ROOT
+}
+
+impl Opening {
+    /// Of which process it is.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Opens the file; this may take long.
+    pub(super) fn open(self, files: &Mutex<Files>) {
+        // Another opening of it may have been before this one.
+        let known = Files::lock(files).by_id.get(&self.id).map(|known| Arc::clone(&known.file));
+        if let Some(opened) = known.as_ref().and_then(|it| it.opened())
+            && is_sure(self.id, opened)
+        {
+            return self.file.set_opened(Arc::clone(opened));
+        }
+        let result = file::open(self.id, &self.place);
+        Files::lock(files).settle(self, result);
+    }
+
+    /// It is not opened now.
+    pub(super) fn refuse(self, files: &Mutex<Files>) {
+        Files::lock(files).settle(self, Err(Missing::Unanswered));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build_id::BuildId;
+    use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path};
+
+    /// A process that is not there, so that only the path is left.
+    fn place(name: &Path) -> Place {
+        Place { tgid: u32::MAX, start: 0, end: 1, name: name.to_str().unwrap().into() }
+    }
+
+    fn get(files: &Mutex<Files>, id: MappedId, place: Place) -> Arc<MappedFile> {
+        let (file, opening) = Files::lock(files).get(id, place);
+        if let Some(opening) = opening {
+            opening.open(files);
+        }
+        file
+    }
+
+    fn id_of(path: &Path) -> MappedId {
+        let file = fs::metadata(path).unwrap();
+        let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+        MappedId::Inode { major, minor, inode: file.ino(), generation: 0 }
+    }
+
+    fn missing(files: &Mutex<Files>, id: MappedId, path: &Path) -> Option<Missing> {
+        get(files, id, place(path)).unchanged().err()
+    }
+
+    #[test]
+    fn a_file_is_the_one_that_was_mapped_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("a"), dir.path().join("b"));
+        fs::write(&path, "code").unwrap();
+        fs::write(&other, "code").unwrap();
+        let files = Mutex::default();
+        let (id, other_id) = (id_of(&path), id_of(&other));
+        assert_eq!(missing(&files, id, &path), None);
+        // Held open, it is the one, whatever becomes of its path.
+        fs::remove_file(&path).unwrap();
+        assert_eq!(missing(&files, id, &path), None);
+        assert_eq!(missing(&files, other_id, &path), Some(Missing::Gone));
+        fs::rename(&other, &path).unwrap();
+        let third = dir.path().join("c");
+        fs::write(&third, "code").unwrap();
+        let files = Mutex::default();
+        assert_eq!(missing(&files, id_of(&third), &path), Some(Missing::Replaced));
+        let unknown = MappedId::BuildId(BuildId::from_slice(&[1; 20]).unwrap());
+        assert_eq!(missing(&files, unknown, &path), Some(Missing::Replaced));
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_is_not_used() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let files = Mutex::default();
+        let mapped = get(&files, id_of(file.path()), place(file.path()));
+        assert!(mapped.unchanged().is_ok() && mapped.key().is_some());
+        file.write_all(b"more").unwrap();
+        assert_eq!(mapped.unchanged().err(), Some(Missing::Changed));
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let name = std::ffi::CString::new(fifo.to_str().unwrap()).unwrap();
+        // SAFETY: the name ends in a zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let files = Mutex::default();
+        assert_eq!(missing(&files, id_of(&fifo), &fifo), Some(Missing::Special));
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_opened_is_when_another_process_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, "code").unwrap();
+        let (id, files) = (id_of(&path), Mutex::default());
+        let first = get(&files, id, place(&dir.path().join("elsewhere")));
+        assert_eq!(first.unchanged().err(), Some(Missing::Gone));
+        while first.unchanged().is_err() {
+            get(&files, id, place(&path));
+        }
+        assert!(Files::lock(&files).by_id.len() == 1 && first.key().is_some());
+    }
+
+    #[test]
+    fn the_files_are_bounded() {
+        let path = Path::new("/proc/self/exe");
+        let files = Mutex::default();
+        let id = |number| MappedId::Inode { major: 0, minor: 0, inode: number, generation: 0 };
+        let held: Vec<_> =
+            (0..LIMIT as u64).map(|number| get(&files, id(number), place(path))).collect();
+        assert_eq!(missing(&files, id(u64::MAX), path), Some(Missing::TooMany));
+        drop(held);
+        assert_ne!(missing(&files, id(u64::MAX), path), Some(Missing::TooMany));
+        assert!(Files::lock(&files).by_id.len() <= LIMIT);
+    }
+}
