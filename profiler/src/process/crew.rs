@@ -5,10 +5,13 @@
 
 use std::{
     collections::VecDeque,
+    fs,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
+
+use rustix::thread::{Pid, gettid};
 
 use super::mounts;
 use crate::stderr;
@@ -59,13 +62,20 @@ struct State<T> {
     waiting: VecDeque<T>,
     /// The thread that works; `None` before the first task, and when all are stuck.
     in_charge: Option<u64>,
-    /// What it is at, and since when.
-    at_work: Option<(Instant, Place)>,
+    at_work: Option<AtWork>,
     stuck: Vec<Stuck>,
     last_thread: u64,
     missed: u64,
     said: Option<Instant>,
     over: bool,
+}
+
+/// What the thread in charge is at.
+#[derive(Debug)]
+struct AtWork {
+    place: Place,
+    since: Instant,
+    tid: Pid,
 }
 
 #[derive(Debug)]
@@ -114,13 +124,11 @@ impl<T: Task> Crew<T> {
     /// Has another thread take over if the one at work is stuck.
     pub(super) fn relieve(&self) {
         let mut state = self.0.state();
-        let (Some(thread), Some((since, place))) = (state.in_charge, &state.at_work) else {
-            return;
-        };
-        if since.elapsed() < PATIENCE {
+        let (Some(thread), Some(work)) = (state.in_charge, &state.at_work) else { return };
+        if work.since.elapsed() < PATIENCE || is_runnable(work.tid) {
             return;
         }
-        let place = place.clone();
+        let place = work.place.clone();
         let mut notice = match &place.path {
             Some(path) => format!("{path}, mapped by process {}, does not answer", place.tgid),
             None => format!("/proc/{} does not answer", place.tgid),
@@ -193,7 +201,8 @@ impl<T: Task> Shared<T> {
                 return None;
             }
             if let Some(task) = state.waiting.pop_front() {
-                state.at_work = Some((Instant::now(), task.place()));
+                let (place, since, tid) = (task.place(), Instant::now(), gettid());
+                state.at_work = Some(AtWork { place, since, tid });
                 return Some(task);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -245,6 +254,13 @@ impl<T: Task> Shared<T> {
         }
         there >= AT_FAULT
     }
+}
+
+/// Whether one of our threads would go on if it had a CPU, so that it is not stuck.
+fn is_runnable(tid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    // The name in parentheses comes before the state.
+    stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('R'))
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build_id::BuildId;
+    use crate::{build_id::BuildId, elf::tests::with_build_id};
     use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _, path::Path};
 
     /// A process that is not there, so that only the path is left.
@@ -234,6 +234,47 @@ mod tests {
             get(&files, id, place(&path));
         }
         assert!(Files::lock(&files).by_id.len() == 1 && first.key().is_some());
+    }
+
+    #[test]
+    fn a_file_that_is_opened_late_is_known_from_then_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, "code").unwrap();
+        let (id, files) = (id_of(&path), Mutex::default());
+        let ask = || Files::lock(&files).get(id, place(&path));
+        let (file, opening) = ask();
+        assert_eq!(file.unchanged().err(), Some(Missing::Unanswered));
+        let (other, none) = ask();
+        assert!(Arc::ptr_eq(&file, &other) && none.is_none(), "it is under way");
+        opening.unwrap().refuse(&files);
+        assert_eq!(file.unchanged().err(), Some(Missing::Unanswered));
+        let (other, again) = ask();
+        again.unwrap().open(&files);
+        assert!(other.unchanged().is_ok() && file.unchanged().is_ok());
+    }
+
+    #[test]
+    fn another_file_of_the_same_content_is_another_while_both_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = BuildId::from_slice(&[1; 20]).unwrap();
+        let paths = ["a", "b"].map(|name| dir.path().join(name));
+        for path in &paths {
+            fs::write(path, with_build_id(own.as_bytes())).unwrap();
+            // Where the test is root, root's files are all trusted.
+            let _ = std::os::unix::fs::chown(path, Some(1), None);
+        }
+        let (id, files) = (MappedId::BuildId(own), Mutex::default());
+        let asked = paths.each_ref().map(|path| Files::lock(&files).get(id, place(path)));
+        let [first, second] = asked.map(|(file, opening)| {
+            opening.unwrap().open(&files);
+            file
+        });
+        let inode = |file: &MappedFile| file.unchanged().unwrap().metadata().unwrap().ino();
+        assert_ne!(inode(&first), inode(&second));
+        // A third process has the second one, which is held open once.
+        let third = get(&files, id, place(&paths[1]));
+        assert!(Arc::ptr_eq(third.opened().unwrap(), second.opened().unwrap()));
     }
 
     #[test]
