@@ -2,9 +2,8 @@
 //! opened that they map before they are gone.
 //!
 //! A file system may not answer, and a process may be stuck with its memory locked. So whatever reads
-//! `/proc` or opens a file is done by [threads apart](super::crew), and who asks for it gets an
-//! [`Answer`] that can be waited for as long as one likes. What a record tells is known at once; its
-//! file may be opened later.
+//! `/proc` or opens a file is done on a thread apart, and who asks for it gets an [`Answer`] to wait
+//! for as long as one likes. What a record tells is known at once; its file may be opened later.
 
 use std::{
     fs,
