@@ -73,6 +73,7 @@ impl Origin {
             Self::NotMapped => Some("the stack was followed through code without frame pointers"),
             Self::NoFile(Missing::Changed | Missing::Replaced) => Some("restart the program"),
             Self::NoFile(Missing::TooMany) => Some("raise `ulimit -n`"),
+            Self::NoFile(Missing::Unanswered) => Some("see why its file system does not answer"),
             _ => None,
         }
     }
