@@ -87,24 +87,29 @@ impl Ledger {
         text
     }
 
-    /// A line for each CPU that was offline, or one for many.
+    /// A line for each CPU that was not always sampled, or one for many that were so for one reason.
     fn not_sampled(&self, text: &mut String) {
-        let not_sampled = |it: &&CpuAccount| it.account.not_sampled_ns > 0;
-        let absent: Vec<&CpuAccount> = self.per_cpu.iter().filter(not_sampled).collect();
-        let seconds = |it: &CpuAccount| it.account.not_sampled_ns as f64 / 1e9;
-        if absent.len() <= MANY {
-            for it in absent {
-                let (cpu, seconds) = (it.cpu, seconds(it));
-                let _ =
-                    writeln!(text, "CPU {cpu} was offline, and not sampled, for {seconds:.2} s");
+        for (refused, one, many) in [
+            (false, "was offline, and not sampled,", "were offline, and not sampled,"),
+            (
+                true,
+                "was refused an event, and not sampled,",
+                "were refused events, and not sampled,",
+            ),
+        ] {
+            let is_absent =
+                |it: &&CpuAccount| it.account.not_sampled_ns > 0 && it.refused == refused;
+            let absent: Vec<&CpuAccount> = self.per_cpu.iter().filter(is_absent).collect();
+            let seconds = |it: &CpuAccount| it.account.not_sampled_ns as f64 / 1e9;
+            if absent.len() <= MANY {
+                for it in absent {
+                    let _ = writeln!(text, "CPU {} {one} for {:.2} s", it.cpu, seconds(it));
+                }
+            } else {
+                let cpus: CpuList = absent.iter().map(|it| it.cpu).collect();
+                let longest = absent.into_iter().map(seconds).fold(0.0, f64::max);
+                let _ = writeln!(text, "CPU {cpus} {many} for up to {longest:.2} s");
             }
-        } else {
-            let cpus: CpuList = absent.iter().map(|it| it.cpu).collect();
-            let longest = absent.into_iter().map(seconds).fold(0.0, f64::max);
-            let _ = writeln!(
-                text,
-                "CPU {cpus} were offline, and not sampled, for up to {longest:.2} s"
-            );
         }
     }
 }

@@ -65,7 +65,8 @@ pub fn spawn(
         .name("symbolize".into())
         .spawn(move || {
             let output = crate::output::new(&config, event, sink);
-            let symbolizer = Symbolizer::new(config.lines, config.symbol_cache_bytes, debuginfod);
+            let mut symbolizer =
+                Symbolizer::new(config.lines, config.symbol_cache_bytes, debuginfod);
             if config.kernel_stacks {
                 symbolizer.read_kernel_symbols();
             }
@@ -129,6 +130,9 @@ impl Thread {
                     self.processes.forget_before(samples_since_ns);
                 }
                 Message::Samples(samples) => {
+                    if self.symbolizer.follow_kernel_modules() {
+                        self.stacks.remove(&SpaceId::KERNEL);
+                    }
                     if self.symbolizer.take_debug_files() {
                         self.stacks.clear();
                         self.cached_frames = 0;

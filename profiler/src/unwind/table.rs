@@ -64,7 +64,7 @@ impl Table {
         rules: &mut Rules,
     ) -> Result<Self, NoTable> {
         let budget = MOST_BYTES + HEADER_BYTES;
-        elf::read_within(budget, file, |data| Self::of_data(data, machine, rules))
+        elf::read_within(file, budget, |data| Self::of_data(data, machine, rules))
     }
 
     /// The table of the vDSO, an ELF file in our own memory: offsets are from its start.

@@ -12,4 +12,6 @@ mod ledger;
 mod processes;
 mod sideband;
 mod stacks;
+mod stuck;
 mod support;
+mod unanswering;
