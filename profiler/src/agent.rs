@@ -189,7 +189,7 @@ impl Sampling<'_> {
         }
         // Before all records, which may be of children of what was found.
         let found = std::mem::take(&mut self.happened);
-        self.untold += u64::from(!self.sender.tell(found, Vec::new(), self.last_read_ns));
+        self.pass_on(found, Vec::new(), self.last_read_ns);
     }
 
     /// Reads samples until the run is to end; gives the thread's result if that is why.
@@ -277,22 +277,26 @@ impl Sampling<'_> {
         self.happened.sort_by_key(|event| event.time_ns);
         let behind = self.happened.partition_point(|event| event.time_ns < now_ns);
         let events: Vec<Event> = self.happened.drain(..behind).collect();
-        let count = (events.len() + kernel_code.len()) as u64;
-        if let Some(loader) = &self.loader
-            && !events.is_empty()
-            && !loader.tell(events.clone())
-        {
-            self.untold += count;
-        }
-        if count > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
-            self.untold += count;
-        }
+        self.pass_on(events, kernel_code, samples_since_ns);
         // What was missed may be about any process.
         let (missed_before, looked) = self.looked_for;
         let missed = self.sideband.lost() + self.untold + self.tracker.missed();
         if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
             self.unanswered.push(self.tracker.find_all());
             self.looked_for = (missed, Instant::now());
+        }
+    }
+
+    /// Tells the threads that have to know.
+    fn pass_on(&mut self, events: Vec<Event>, kernel_code: Vec<Record>, samples_since_ns: u64) {
+        let (count, code) = (events.len() as u64, kernel_code.len() as u64);
+        if let Some(loader) = self.loader.as_ref().filter(|_| count > 0)
+            && !loader.tell(events.clone())
+        {
+            self.untold += count;
+        }
+        if count + code > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
+            self.untold += count + code;
         }
     }
 
