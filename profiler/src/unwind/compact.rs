@@ -60,6 +60,8 @@ pub struct Packer<'r> {
     code: Range<u64>,
     /// Up to here the rows are known.
     at: u64,
+    /// The rule that holds there, if one was given.
+    last: Option<(u16, u8)>,
     /// The rows of the page that `at` is in.
     page: Vec<u32>,
     packed: Packed,
@@ -83,9 +85,22 @@ impl<'r> Packer<'r> {
             words,
             code: first..end,
             at: first,
+            last: None,
             page: Vec::with_capacity(CHUNK),
             packed: Packed::default(),
         })
+    }
+
+    /// Has the last rule hold up to the next row, if that begins within so many bytes: between two
+    /// functions is padding, which does not run, and a row to say that nothing is known of it would be
+    /// a quarter of all.
+    pub fn pad(&mut self, start: u64, most_bytes: u64) -> Result<(), TooLarge> {
+        match self.last {
+            Some((number, cfa)) if start.saturating_sub(self.at) <= most_bytes => {
+                self.fill(start.min(self.code.end), number, cfa)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes the next row.
@@ -100,13 +115,12 @@ impl<'r> Packer<'r> {
         if self.at < start {
             self.fill(start, Rules::UNKNOWN, Cfa::UNKNOWN)?;
         }
-        match self.rules.number(rule, self.most_rules) {
-            Some(number) => self.fill(end, number, rule.cfa),
-            None => {
-                self.packed.beyond_rules += 1;
-                self.fill(end, Rules::UNSUPPORTED, Cfa::UNSUPPORTED)
-            }
-        }
+        let number = self.rules.number(rule, self.most_rules);
+        self.packed.beyond_rules += u64::from(number.is_none());
+        let (number, cfa) =
+            number.map_or((Rules::UNSUPPORTED, Cfa::UNSUPPORTED), |number| (number, rule.cfa));
+        self.last = Some((number, cfa));
+        self.fill(end, number, cfa)
     }
 
     /// The table: whole chunks.
@@ -121,7 +135,7 @@ impl<'r> Packer<'r> {
     /// The rule with this number holds from where we are to `end`.
     fn fill(&mut self, end: u64, number: u16, cfa: u8) -> Result<(), TooLarge> {
         if let Some(bytes) = self.packed.code_bytes.get_mut(usize::from(cfa)) {
-            *bytes += end - self.at;
+            *bytes += end.saturating_sub(self.at);
         }
         while self.at < end {
             self.add(number);
@@ -237,6 +251,30 @@ mod tests {
         let rows: Vec<_> = (0..64).map(|it| (it * 16, it * 16 + 16, sp(8))).collect();
         let (_, _, packed) = packed(0..0x400, &rows);
         assert_eq!((packed.given, packed.rows), (64, 2));
+    }
+
+    #[test]
+    fn the_last_rule_holds_in_padding() {
+        let mut rules = Rules::new();
+        let mut packer = Packer::new(0x1000..0x2000, &mut rules).unwrap();
+        packer.pad(0x1004, 15).unwrap();
+        for (start, end) in [(0x1004, 0x1011), (0x1020, 0x1021), (0x1031, 0x1032)] {
+            packer.pad(start, 15).unwrap();
+            packer.push(start, end, &sp(8)).unwrap();
+        }
+        let (words, packed) = packer.finish().unwrap();
+        let (table, unknown) = (Words(words), Some(Rule::of(Cfa::UNKNOWN)));
+        for (at, rule) in [
+            (0x1003, unknown),
+            (0x1011, Some(sp(8))),
+            (0x101f, Some(sp(8))),
+            (0x1021, unknown),
+            (0x1030, unknown),
+            (0x1032, unknown),
+        ] {
+            assert_eq!(found(&table, &rules, at), rule, "{at:#x}");
+        }
+        assert_eq!((packed.given, packed.rows), (3, 5));
     }
 
     #[test]

@@ -23,6 +23,8 @@ use crate::elf;
 pub const MOST_ROWS: u64 = 1 << 24;
 /// Most functions of a file, which are sorted in memory: 16 bytes each.
 pub const MOST_FUNCTIONS: usize = 1 << 22;
+/// Bytes between two functions that are taken to be padding.
+const PADDING: u64 = 15;
 /// What may be read of a file besides the call frame information.
 const HEADER_BYTES: u64 = 4 << 20;
 
@@ -156,7 +158,9 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
         frames.rows(at, |row| {
             let Some((offset, bytes)) = code.offsets(&(row.start..row.end)) else { return };
             if pushed.is_ok() {
-                pushed = packer.push(offset, offset + bytes, &row.rule);
+                pushed = packer
+                    .pad(offset, PADDING)
+                    .and_then(|()| packer.push(offset, offset + bytes, &row.rule));
             }
         });
         pushed?;
