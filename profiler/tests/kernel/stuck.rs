@@ -30,7 +30,8 @@ fn assert_named(run: &mut Run, program: &Program) {
 
 /// Reads until the program is sampled, which must say why it has no names.
 fn assert_unanswered(run: &mut Run, program: &Program) {
-    let sample = run.sample(|it| is_of(it, program));
+    // Before exec it is still ours.
+    let sample = run.sample(|it| is_of(it, program) && it["comm"] == "program");
     assert_eq!(sample["user"][0]["origin"], REASON, "{sample}");
 }
 
