@@ -13,7 +13,7 @@ use serde::Serialize;
 use clap::Parser as _;
 
 use crate::{
-    bpf::load::Program,
+    bpf::{features, load::Program},
     cli::Cli,
     config::Config,
     error::{Error, Result},
@@ -131,6 +131,7 @@ pub fn diagnose() -> Diagnosis {
     checks.push(program_type());
     checks.push(ring_buffer());
     checks.extend(HELPERS.iter().map(|(helper, name, since)| self::helper(*helper, name, since)));
+    checks.push(user_stacks());
     let program = program();
     let loads = program.verdict == Verdict::Ok;
     checks.extend([program, tracefs(), memlock(loads), jit()]);
@@ -327,6 +328,20 @@ fn helper(helper: BpfHelper, name: &str, since: &str) -> Check {
     let answer =
         is_helper_supported(ProgramType::PerfEvent, helper).map_err(|error| error.to_string());
     probed(name, answer, format!("Linux {since}"))
+}
+
+/// How user stacks are walked on this kernel.
+fn user_stacks() -> Check {
+    let name = "user stacks";
+    match features::missing_for_walk() {
+        None => ok(name, "by unwind information, and by frame pointers where there is none"),
+        Some(lacks) => bad(
+            name,
+            Verdict::Warn,
+            format!("by frame pointers only: no {lacks}"),
+            "Linux 5.17, or build programs with -fno-omit-frame-pointer",
+        ),
+    }
 }
 
 /// Loads the program as a run would, which is the last word on all of the above.

@@ -11,6 +11,7 @@ use std::{
         Arc, Mutex,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -33,6 +34,10 @@ use crate::{
 pub const DEADLINE: Duration = Duration::from_millis(150);
 /// How often whoever waits looks whether a thread is stuck.
 const LOOK: Duration = Duration::from_millis(25);
+
+/// How often a command line is asked for that is not there yet, and after which time again.
+const TRIES: u32 = 20;
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// The source of events. Its clones share the open files and the threads.
 #[derive(Clone, Debug)]
@@ -71,7 +76,11 @@ enum What {
     /// These, the last first; one after another, so that nothing else has to wait for all.
     FindAll(Vec<u32>),
     /// Who a process is that has called exec, and when it did.
-    Describe(u32, u64),
+    Describe {
+        tgid: u32,
+        exec_ns: u64,
+        tries: u32,
+    },
 }
 
 impl Tracker {
@@ -155,7 +164,9 @@ impl crew::Task for Task {
                 let Place { tgid, name, .. } = opening.place();
                 crew::Place { tgid: *tgid, path: Some(Arc::clone(name)) }
             }
-            What::Find(tgid) | What::Describe(tgid, _) => crew::Place { tgid: *tgid, path: None },
+            What::Find(tgid) | What::Describe { tgid, .. } => {
+                crew::Place { tgid: *tgid, path: None }
+            }
             // Asks none itself.
             What::FindAll(_) => crew::Place { tgid: 0, path: None },
         }
@@ -177,9 +188,17 @@ impl crew::Task for Task {
                 }
                 None
             }
-            What::Describe(tgid, time_ns) => {
-                let kind = Kind::Described(Box::new(Metadata::read(tgid)));
-                Some(Event { time_ns, tgid, kind })
+            What::Describe { tgid, exec_ns, tries } => {
+                let metadata = Metadata::read(tgid);
+                // The record is written within exec, a while before the arguments are in place.
+                if metadata.command_line.is_none() && metadata.cgroup.is_some() && tries > 0 {
+                    thread::sleep(AGAIN);
+                    todo.push(What::Describe { tgid, exec_ns, tries: tries - 1 });
+                    None
+                } else {
+                    let kind = Kind::Described(Box::new(metadata));
+                    Some(Event { time_ns: exec_ns, tgid, kind })
+                }
             }
         };
         // Nobody may wait for it any more.
@@ -222,7 +241,11 @@ impl Sight {
                 (tgid, Kind::Mapped(mapped(files, mapping, tgid, todo)))
             }
             Record::Comm { tgid, exec: true, .. } => {
-                todo.extend(self.metadata.then_some(What::Describe(tgid, time_ns)));
+                todo.extend(self.metadata.then_some(What::Describe {
+                    tgid,
+                    exec_ns: time_ns,
+                    tries: TRIES,
+                }));
                 (tgid, Kind::Exec)
             }
             Record::Fork { tgid, parent_tgid, .. } if tgid != parent_tgid => {
