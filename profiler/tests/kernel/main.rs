@@ -6,6 +6,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod bad_input;
+mod crossings;
 mod end;
 mod hotplug;
 mod ledger;
@@ -13,3 +14,4 @@ mod processes;
 mod sideband;
 mod stacks;
 mod support;
+mod unwinding;

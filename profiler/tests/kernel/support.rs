@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler::stderr;
+use profiler::{bpf::features, stderr};
 use serde_json::Value;
 
 /// A run that waits for something ends by itself after this long, and the test fails.
@@ -40,6 +40,17 @@ impl Program {
     /// Starts the compiled `tests/fixtures/NAME`.
     pub(crate) fn start(name: &str) -> Self {
         Self(Command::new(fixture(name)).stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Starts the compiled `tests/fixtures/NAME` with arguments, and waits until it says that from now
+    /// on its stacks are what the test knows.
+    pub(crate) fn ready(name: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(fixture(name));
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut program = Self(command.spawn().unwrap());
+        let said = program.0.stdout.as_mut().unwrap().read_exact(&mut [0]);
+        said.unwrap_or_else(|error| panic!("{name} has ended: {error}"));
+        program
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -185,6 +196,13 @@ pub(crate) fn parse_json(text: &str) -> (Vec<Value>, Value) {
 /// The sum of the numbers in an object.
 pub(crate) fn sum(object: &Value) -> u64 {
     object.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
+}
+
+/// Whether this kernel walks user stacks by tables; if not, says so.
+pub(crate) fn has_tables() -> bool {
+    let Some(lacks) = features::missing_for_walk() else { return true };
+    stderr::say(&format!("skipped: this kernel lacks {lacks}"));
+    false
 }
 
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

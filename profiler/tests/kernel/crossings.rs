@@ -1,0 +1,303 @@
+//! Stacks stay whole where they cross what compilers know nothing of: signals, the kernel, stubs,
+//! libraries, threads, assembly, and code made at run time.
+
+use serde_json::Value;
+
+use crate::{
+    support::{Program, Run, has_tables, symbols},
+    unwinding::{
+        Chain as _, SAMPLES, assert_chain, assert_chain_of, start, up_to, wait_for_tables,
+    },
+};
+
+/// The name of the code that a handler returns to; on aarch64 it is the kernel's.
+const TRAMPOLINE: &str =
+    if cfg!(target_arch = "aarch64") { "__kernel_rt_sigreturn" } else { "__restore_rt" };
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn below_a_handler_is_what_the_signal_interrupted() {
+    assert_chain(
+        "signals.c",
+        &["timer"],
+        &["in_handler", "handler", TRAMPOLINE, "interrupted", "main"],
+    );
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_function_whose_first_instruction_faults_is_not_its_neighbour() {
+    for stack in ["fault", "stack"] {
+        if !has_tables() {
+            return;
+        }
+        let program = Program::ready("signals.c", &[stack]);
+        let mut run = start(&program, &[]);
+        let chain = ["in_handler", "handler", TRAMPOLINE, "faults", "caller", "main"];
+        run.sample(|it| it["user_end"] == "complete" && symbols(&it["user"]).contains(&TRAMPOLINE));
+        for _ in 0..SAMPLES {
+            let sample = run.sample(|_| true);
+            assert_eq!(sample["user_end"], "complete", "{sample}");
+            let names = up_to(&sample, "main");
+            assert!(names == chain || names == chain[1..], "{stack}: {names:?} {sample}");
+            let interrupted = sample["user"].as_array().unwrap();
+            let interrupted = interrupted.iter().find(|it| it["symbol"] == "faults").unwrap();
+            assert_eq!(interrupted["offset"], 0, "{sample}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_stub_that_leads_to_a_library_is_one_frame() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("plt.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let mut in_stub = 0;
+    for _ in 0..SAMPLES {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        let names = up_to(&sample, "main");
+        let module = sample["user"][0]["module"].as_str().unwrap();
+        match names[..] {
+            [_] => {}
+            [ref calls, _] => assert_eq!(calls, "calls"),
+            // The stub has no symbol, and that of the library differs.
+            [_, ref calls, _] => {
+                assert_eq!(calls, "calls", "{sample}");
+                in_stub += usize::from(module.ends_with("/plt-c"));
+            }
+            _ => panic!("{names:?} {sample}"),
+        }
+    }
+    assert!(in_stub > 0);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_code_that_the_kernel_maps_is_one_step_of_the_chain() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("clock.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let mut in_vdso = 0;
+    for _ in 0..SAMPLES {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        let names = up_to(&sample, "main");
+        let frames = sample["user"].as_array().unwrap();
+        let is_vdso = |it: &&Value| it["module"] == "[vdso]";
+        let vdso = frames.iter().take_while(is_vdso).count();
+        let libc =
+            frames[vdso..].iter().take_while(|it| it["module"].as_str().unwrap().contains("libc"));
+        let own = &names[vdso + libc.count()..];
+        assert!(
+            ["stub", "asks", "wants", "main"].ends_with_names(own) || own[1] == "asks",
+            "{names:?}"
+        );
+        if vdso > 0 {
+            // It calls functions of its own, and is called by libc.
+            assert!(vdso <= 2 && names.len() - own.len() == vdso + 1, "{names:?} {sample}");
+            assert_eq!(*own, ["asks", "wants", "main"], "{names:?} {sample}");
+            in_vdso += 1;
+        }
+    }
+    assert!(in_vdso > 0);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_sample_in_a_system_call_has_both_halves_whole() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("reads.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let mut both = 0;
+    for _ in 0..SAMPLES {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        if symbols(&sample["kernel"]).contains(&"vfs_read") {
+            let names = up_to(&sample, "main");
+            assert!(sample["user"][0]["module"].as_str().unwrap().contains("libc"), "{sample}");
+            assert_eq!(names[1..], ["reads", "wants", "main"], "{sample}");
+            both += 1;
+        }
+    }
+    assert!(both > SAMPLES / 2, "{both}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_thread_ends_where_it_was_started() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("threads.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    assert_chain_of(&mut run, &["inner", "worker"], |sample| {
+        assert_ne!(sample["tid"], sample["pid"], "{sample}");
+        Some(up_to(sample, "worker"))
+    });
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_coroutine_ends_where_its_own_stack_does() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("coroutines.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let (mut pings, mut pongs) = (0, 0);
+    while pings < 20 || pongs < 20 {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        let names = symbols(&sample["user"]);
+        match names[..] {
+            ["works", "pings", _] => pings += 1,
+            ["works", "pongs", _] => pongs += 1,
+            // While it changes from one to the other.
+            [.., "pings" | "pongs", _] => assert!(names.len() <= 4, "{names:?} {sample}"),
+            _ => panic!("{names:?} {sample}"),
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_child_of_vfork_has_the_stack_of_its_parent() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("vforks.c", &[]);
+    let mut run = Run::start(&["-f", "json", "-F", "997"]);
+    let of_child = |it: &Value| it["comm"] == "vforks-c" && it["pid"] != program.0.id();
+    run.sample(|it| of_child(it) && it["user_end"] == "complete");
+    for _ in 0..SAMPLES {
+        let sample = run.sample(of_child);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        assert_eq!(up_to(&sample, "main"), ["in_child", "forks", "main"], "{sample}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_loaded_library_that_calls_back_is_in_between() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("callback.c", &["one"]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    for _ in 0..SAMPLES {
+        let sample = run.sample(|it| symbols(&it["user"]).contains(&"called_back"));
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        let chain = ["called_back", "one_inner", "one_calls_back", "wants_one", "main"];
+        assert_eq!(up_to(&sample, "main"), chain, "{sample}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_library_in_the_place_of_another_is_not_taken_for_it() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("callback.c", &[]);
+    let mut run = start(&program, &[]);
+    let (mut ones, mut twos) = (0, 0);
+    while ones < SAMPLES || twos < SAMPLES {
+        let sample = run.sample(|it| {
+            it["user_end"] == "complete" && symbols(&it["user"]).contains(&"called_back")
+        });
+        match up_to(&sample, "main").iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["called_back", "one_inner", "one_calls_back", "wants_one", "main"] => ones += 1,
+            ["called_back", "two_calls_back", "wants_two", "main"] => twos += 1,
+            ref names => panic!("{names:?} {sample}"),
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_program_that_becomes_another_is_complete_before_and_after() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("changes.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    assert_chain_of(&mut run, &["first", "main"], |sample| {
+        let names = up_to(sample, "main");
+        assert!(["first", "before", "main"].ends_with_names(&names), "{names:?} {sample}");
+        Some(vec![names[0].clone(), "main".to_owned()])
+    });
+    // SAFETY: no preconditions; the child has not been waited for, so the pid is its own.
+    assert_eq!(unsafe { libc::kill(program.0.id().try_into().unwrap(), libc::SIGUSR1) }, 0);
+    run.sample(|it| it["comm"] == "nofp_static-c" && it["user_end"] == "complete");
+    assert_chain_of(&mut run, &["inner", "middle", "outer", "main"], |sample| {
+        assert_eq!(sample["comm"], "nofp_static-c");
+        Some(up_to(sample, "main"))
+    });
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn assembly_that_keeps_the_frame_pointer_needs_no_tables() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("nocfi.c", &["fp"]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    for _ in 0..SAMPLES {
+        // Its own instructions before the frame is there lead to the caller's caller.
+        let sample = run.sample(|it| it["user"][0]["symbol"] == "works");
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        assert_eq!(up_to(&sample, "main"), ["works", "keeps_fp", "calls", "main"], "{sample}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn assembly_without_tables_or_frame_pointer_ends_the_stack() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("nocfi.c", &["lost"]);
+    let mut run = start(&program, &[]);
+    let is_in_works = |it: &Value| it["user"][0]["symbol"] == "works";
+    run.sample(|it| is_in_works(it) && it["user_end"] == "no_unwind_info");
+    for _ in 0..SAMPLES {
+        let sample = run.sample(is_in_works);
+        assert_eq!(sample["user_end"], "no_unwind_info", "{sample}");
+        assert_eq!(symbols(&sample["user"]), ["works", "loses_fp"], "{sample}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn code_made_at_run_time_is_crossed_by_its_frame_pointers() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("jitframes.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    for _ in 0..SAMPLES {
+        let sample = run.sample(|it| it["user"][0]["symbol"] == "called_back");
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        let names = up_to(&sample, "main");
+        assert_eq!(names, ["called_back", "?", "runs", "main"], "{sample}");
+        assert_eq!(sample["user"][1]["module"], "[anon]", "{sample}");
+    }
+}
