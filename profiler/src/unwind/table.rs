@@ -6,6 +6,7 @@ use gimli::{DebugFrame, EhFrame, LittleEndian, UnwindSection, Vendor};
 use object::read::ReadRef;
 use profiler_common::unwind::{
     aarch64::Aarch64,
+    rule::Cfa,
     step::Arch,
     table::{Chunk, Chunks, find},
     x86_64::X86_64,
@@ -151,10 +152,17 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     functions.sort_unstable();
 
     let mut packer = Packer::new(range, rules)?;
-    for Placed { at, .. } in functions {
+    let mut functions = functions.into_iter().peekable();
+    while let Some(Placed { at, .. }) = functions.next() {
+        let next = functions.peek().map(|next| next.offset);
         let mut pushed = Ok(());
         frames.rows(at, |row| {
-            let Some((offset, bytes)) = code.offsets(&(row.start..row.end)) else { return };
+            let Some((offset, mut bytes)) = code.offsets(&(row.start..row.end)) else { return };
+            // What ends a signal ends in a system call, and while the kernel is at it the program
+            // counter is behind that.
+            if row.rule.cfa == Cfa::SIGNAL && next != Some(offset + bytes) {
+                bytes += 1;
+            }
             if pushed.is_ok() {
                 pushed = packer.push(offset, offset + bytes, &row.rule);
             }

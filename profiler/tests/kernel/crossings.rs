@@ -1,7 +1,9 @@
 //! Stacks stay whole where they cross what compilers know nothing of: signals, the kernel, stubs,
 //! libraries, threads, assembly, and code made at run time.
 
-use serde_json::Value;
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
 
 use crate::{
     support::{Program, Run, has_tables, symbols},
@@ -22,6 +24,27 @@ fn below_a_handler_is_what_the_signal_interrupted() {
         &["timer"],
         &["in_handler", "handler", TRAMPOLINE, "interrupted", "main"],
     );
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_end_of_a_signal_is_no_end_of_the_stack() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("signals.c", &["often"]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let (mut all, mut ending) = (0, 0);
+    while all < SAMPLES || ending < 5 {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        let names = up_to(&sample, "main");
+        let Some(own) = names.iter().position(|it| it == "raises") else { continue };
+        assert_eq!(names[own + 1..], ["main"], "{names:?} {sample}");
+        all += 1;
+        ending += usize::from(names[0] == TRAMPOLINE && sample["kernel"] != json!([]));
+    }
 }
 
 #[test]
@@ -150,24 +173,28 @@ fn a_thread_ends_where_it_was_started() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
-fn a_coroutine_ends_where_its_own_stack_does() {
+fn a_coroutine_has_the_frames_of_its_own_stack() {
     if !has_tables() {
         return;
     }
     let program = Program::ready("coroutines.c", &[]);
     let mut run = start(&program, &[]);
-    wait_for_tables(&mut run);
+    let is_loaded = |it: &Value| it["user_end"] != "unwind_info_not_loaded";
+    run.sample(|it| symbols(&it["user"]).contains(&"pings") && is_loaded(it));
     let (mut pings, mut pongs) = (0, 0);
-    while pings < 20 || pongs < 20 {
-        let sample = run.sample(|_| true);
-        assert_eq!(sample["user_end"], "complete", "{sample}");
+    while pings < SAMPLES / 4 || pongs < SAMPLES / 4 {
+        // Between the two is libc, which has frames of neither for some instructions.
+        let sample = run.sample(|it| it["user"][0]["symbol"] == "works");
         let names = symbols(&sample["user"]);
         match names[..] {
             ["works", "pings", _] => pings += 1,
             ["works", "pongs", _] => pongs += 1,
-            // While it changes from one to the other.
-            [.., "pings" | "pongs", _] => assert!(names.len() <= 4, "{names:?} {sample}"),
             _ => panic!("{names:?} {sample}"),
+        }
+        // libc has them return to the first instruction of a function of its own, and nothing is said
+        // of what is before it.
+        if cfg!(target_arch = "x86_64") {
+            assert_eq!(sample["user_end"], "no_unwind_info", "{sample}");
         }
     }
 }
@@ -195,7 +222,7 @@ fn a_loaded_library_that_calls_back_is_in_between() {
     if !has_tables() {
         return;
     }
-    let program = Program::ready("callback.c", &["one"]);
+    let program = Program::ready("callback.c", &[]);
     let mut run = start(&program, &[]);
     wait_for_tables(&mut run);
     for _ in 0..SAMPLES {
@@ -206,25 +233,43 @@ fn a_loaded_library_that_calls_back_is_in_between() {
     }
 }
 
+/// Samples that come between the change and its record are still walked by the rules of what was there
+/// before, and can be wrong.
 #[test]
 #[ignore = "needs root: cargo xtask test"]
-fn a_library_in_the_place_of_another_is_not_taken_for_it() {
+fn a_library_in_the_place_of_another_has_its_own_rules_when_it_is_known() {
     if !has_tables() {
         return;
     }
     let program = Program::ready("callback.c", &[]);
     let mut run = start(&program, &[]);
-    let (mut ones, mut twos) = (0, 0);
-    while ones < SAMPLES || twos < SAMPLES {
-        let sample = run.sample(|it| {
-            it["user_end"] == "complete" && symbols(&it["user"]).contains(&"called_back")
-        });
-        match up_to(&sample, "main").iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["called_back", "one_inner", "one_calls_back", "wants_one", "main"] => ones += 1,
-            ["called_back", "two_calls_back", "wants_two", "main"] => twos += 1,
-            ref names => panic!("{names:?} {sample}"),
+    let chains = [
+        ["called_back", "one_inner", "one_calls_back", "wants_one", "main"].as_slice(),
+        &["called_back", "two_calls_back", "wants_two", "main"],
+    ];
+    let mut places = HashSet::new();
+    for round in 0..20 {
+        let chain = chains[round % 2];
+        let is_called = |it: &Value| symbols(&it["user"]).contains(&"called_back");
+        let is_right =
+            |it: &Value| it["user_end"] == "complete" && symbols(&it["user"]).starts_with(chain);
+        let first = run.sample(is_right);
+        let addresses = first["user"].as_array().unwrap()[1..chain.len() - 2].iter();
+        places.extend(addresses.map(|it| address(it) >> 12));
+        for _ in 0..SAMPLES / 8 {
+            let sample = run.sample(is_called);
+            assert_eq!(sample["user_end"], "complete", "{sample}");
+            assert_eq!(up_to(&sample, "main"), chain, "{sample}");
         }
+        // SAFETY: no preconditions; the child has not been waited for, so the pid is its own.
+        assert_eq!(unsafe { libc::kill(program.0.id().try_into().unwrap(), libc::SIGUSR1) }, 0);
     }
+    assert_eq!(places.len(), 1, "the code of both was to lie in the same page");
+}
+
+fn address(frame: &Value) -> u64 {
+    let hex = frame["addr"].as_str().unwrap().trim_start_matches("0x");
+    u64::from_str_radix(hex, 16).unwrap()
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod sideband;
 mod stacks;
 mod support;
 mod unwinding;
+mod walks;

@@ -34,8 +34,9 @@ fn a_c_chain_in_json() {
         assert!(frame["module"].as_str().unwrap().ends_with("/chain-c"), "{frame}");
         assert!(frame["addr"].as_str().unwrap().starts_with("0x"), "{frame}");
         assert_eq!(frame["inlined"], false);
-        // libc keeps no frame pointers here or there, so how it ends depends on the machine.
-        let ends = ["complete", "no_frame_pointer", "depth"];
+        // libc keeps no frame pointers here or there, so how it ends depends on the machine, and the
+        // first stacks come before its table.
+        let ends = ["complete", "no_frame_pointer", "depth", "unwind_info_not_loaded"];
         assert!(ends.contains(&sample["user_end"].as_str().unwrap()), "{sample}");
     }
 }
