@@ -84,9 +84,24 @@ fn without_a_call_graph_there_is_one_frame() {
     }
 }
 
+/// A line of `perf script`.
+struct PerfFrame {
+    name: String,
+    place: Place,
+}
+
+/// A file's name, and an address in a page of it: perf's addresses are those of the file, ours those
+/// of the process.
+type Place = (String, u64);
+
+fn place(file: &str, address: &str) -> Option<Place> {
+    let name = file.rsplit('/').next()?;
+    Some((name.to_owned(), u64::from_str_radix(address, 16).ok()? & 0xfff))
+}
+
 /// What perf finds of a program by DWARF in as many samples, while `beside` runs: the user half of
-/// each sample, as addresses with names, innermost first. `None`, and said, where there is no perf.
-fn perf(program: &Program, beside: impl FnOnce()) -> Option<Vec<Vec<(u64, String)>>> {
+/// each sample, innermost first. `None`, and said, where there is no perf.
+fn perf(program: &Program, beside: impl FnOnce()) -> Option<Vec<Vec<PerfFrame>>> {
     if Command::new("perf").arg("--version").output().is_err() {
         stderr::say("skipped: perf is not installed");
         return None;
@@ -106,8 +121,9 @@ fn perf(program: &Program, beside: impl FnOnce()) -> Option<Vec<Vec<(u64, String
     let stacks = text.split("\n\n").map(|block| {
         let frames = block.lines().filter_map(|line| {
             let (address, name) = line.trim().split_once(' ')?;
-            let name = name.rsplit_once(" (").map_or(name, |it| it.0);
-            Some((u64::from_str_radix(address, 16).ok()?, name.to_owned()))
+            let (name, file) = name.rsplit_once(" (")?;
+            let place = place(file.trim_end_matches(')'), address)?;
+            Some(PerfFrame { name: name.to_owned(), place })
         });
         frames.collect::<Vec<_>>()
     });
@@ -138,7 +154,7 @@ fn the_chains_are_those_that_perf_finds() {
     let Some(stacks) = theirs else { return };
     let mut theirs = BTreeMap::new();
     for stack in &stacks {
-        add(&mut theirs, &stack.iter().map(|(_, name)| &**name).collect::<Vec<_>>());
+        add(&mut theirs, &stack.iter().map(|it| &*it.name).collect::<Vec<_>>());
     }
     stderr::say(&format!("ours: {ours:?}\nperf: {theirs:?}"));
     // The loop in main takes so little that one of the two may have no sample of it.
@@ -158,9 +174,10 @@ while True:
     encode(5)
 ";
 
-/// Where the two differ: perf takes a copy of the top of the stack and so ends where that does, and
-/// it shows no more than 127 frames of it; it names by the nearest symbol before, which is why
-/// addresses are compared and not names; and it goes one function on where it can't tell the end.
+/// Where the two differ, elsewhere: perf takes a copy of the top of the stack, of 64 KiB at most, and
+/// so ends where that does; it shows 127 frames at most; where code has no symbol it names the nearest
+/// before, so that places are compared here, and not names. Chains that perf has in few samples are
+/// left out, since we have others in as many.
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn the_stacks_of_python_are_those_that_perf_finds() {
@@ -183,22 +200,26 @@ fn the_stacks_of_python_are_those_that_perf_finds() {
             let sample = run.sample(|_| true);
             complete += usize::from(sample["user_end"] == "complete");
             let frames = sample["user"].as_array().unwrap().iter();
-            let hex = frames.map(|it| it["addr"].as_str().unwrap().trim_start_matches("0x"));
-            let callers = hex.skip(1).map(|it| u64::from_str_radix(it, 16).unwrap());
+            let callers = frames.skip(1).map(|it| {
+                let address = it["addr"].as_str().unwrap().trim_start_matches("0x");
+                place(it["module"].as_str().unwrap_or("?"), address).unwrap()
+            });
             ours.insert(callers.collect::<Vec<_>>());
         }
     });
     let Some(stacks) = theirs else { return };
-    // Of a caller, perf gives the call's last byte or what is behind it.
-    let callers: BTreeSet<u64> = ours.iter().flatten().copied().collect();
-    let mut theirs = BTreeMap::<Vec<u64>, usize>::new();
+    // Of a caller, perf gives the call's last byte, others what is behind it.
+    let callers: BTreeSet<&Place> = ours.iter().flatten().collect();
+    let mut theirs = BTreeMap::<Vec<Place>, usize>::new();
     let mut whole = 0;
     for stack in &stacks {
-        let behind = |&(at, _): &(u64, String)| {
-            if callers.contains(&(at + 1)) { at + 1 } else { at }
+        let caller = |frame: &PerfFrame| {
+            let (file, address) = frame.place.clone();
+            let behind = (file, (address + 1) & 0xfff);
+            if callers.contains(&behind) { behind } else { frame.place.clone() }
         };
-        *theirs.entry(stack.iter().skip(1).map(behind).collect()).or_default() += 1;
-        whole += usize::from(stack.last().is_some_and(|(_, name)| name == "_start"));
+        *theirs.entry(stack.iter().skip(1).map(caller).collect()).or_default() += 1;
+        whole += usize::from(stack.last().is_some_and(|it| it.name == "_start"));
     }
     let common: Vec<_> = theirs.iter().filter(|(_, times)| **times * 100 >= stacks.len()).collect();
     let found = common.iter().filter(|(chain, _)| ours.contains(*chain)).count();
