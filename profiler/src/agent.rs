@@ -14,7 +14,7 @@ use aya::{
 use aya_log::EbpfLogger;
 use tokio::{
     sync::oneshot,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use crate::{
@@ -28,12 +28,15 @@ use crate::{
     ledger::{KernelSide, Ledger, PerCpuCount},
     output::Sink,
     perf::{
-        record::Record,
+        record::{Record, Timed},
         set::EventSet,
         sideband::{self, Sideband},
         wakeup::Wakeup,
     },
-    process::{table::Event, tracker::Tracker},
+    process::{
+        table::Event,
+        tracker::{self, Answer, Tracker},
+    },
     queue::{self, Sender},
     ring::SampleRing,
     shutdown::{self, Signals},
@@ -49,9 +52,12 @@ const READ_INTERVAL: Duration = Duration::from_millis(50);
 const HOTPLUG_INTERVAL: Duration = Duration::from_millis(250);
 /// After records were lost, all processes are looked for in `/proc`, at most this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// How much is read at once and sent on.
-/// What the tables of all files may take of the kernel's memory.
+/// For how long the start waits until all that runs has been looked at, and how often it asks.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+const FIRST_LOOK_STEP: Duration = Duration::from_millis(10);
+/// What the unwind tables of all files may take of the kernel's memory.
 const TABLE_BYTES: usize = 128 << 20;
+/// How much is read at once and sent on.
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
@@ -92,12 +98,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
     let sideband_filled = sideband.wakeup()?;
     // The sideband is on, so whatever is not there yet will be told.
-    let last_read_ns = kernel::monotonic_ns();
-    let found = tracker.find_all();
-    if let Some(loader) = &loader {
-        let _ = loader.tell(found.clone());
-    }
-    let untold = u64::from(!sender.tell(found, Vec::new(), last_read_ns));
+    let unanswered = vec![tracker.find_all()];
     let mut sampling = Sampling {
         config,
         set,
@@ -107,19 +108,28 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         sideband_filled,
         tracker,
         loader,
+        unanswered,
         happened: Vec::new(),
-        last_read_ns,
-        untold,
+        last_read_ns: kernel::monotonic_ns(),
+        untold: 0,
         looked_for: (0, Instant::now()),
         counters,
         log,
         sender,
     };
-    // If the thread has ended, `ended` tells.
-    let _ = ready.await;
+    let is_ready = tokio::select! {
+        biased;
+        () = signals.next() => false,
+        // If the thread has ended, `ended` tells.
+        _ = async { tokio::join!(ready, sampling.look_around()) } => true,
+    };
     let started = Instant::now();
-    sampling.set.enable()?;
-    let early_end = sampling.read_until_end(&mut signals, &mut ended).await;
+    let early_end = if is_ready {
+        sampling.set.enable()?;
+        sampling.read_until_end(&mut signals, &mut ended).await
+    } else {
+        None
+    };
     let (kernel, sender, failed) = sampling.end(started);
     drop(ebpf);
 
@@ -153,14 +163,17 @@ struct Sampling<'a> {
     sideband: Sideband,
     sideband_filled: Wakeup,
     tracker: Tracker,
+    /// Who puts what the walk of user stacks needs into the kernel.
     loader: Option<Loader>,
+    /// What the tracker was asked and has not told yet, as when a file system does not answer.
+    unanswered: Vec<Answer>,
     /// What was read and is not told yet.
     happened: Vec<Event>,
     /// When the samples were read: those of the next read are from after.
     last_read_ns: u64,
     /// How much was untold or lost when all processes were last looked for, and when that was.
     looked_for: (u64, Instant),
-    /// Records that the symbolizing thread was too far behind to be told of.
+    /// Records that one of the threads was too far behind to be told of.
     untold: u64,
     counters: PerCpuArray<MapData, CountersPod>,
     log: Option<EbpfLogger<&'static dyn log::Log>>,
@@ -168,6 +181,17 @@ struct Sampling<'a> {
 }
 
 impl Sampling<'_> {
+    /// Waits until the tracker has told what runs, but not for ever.
+    async fn look_around(&mut self) {
+        let start = Instant::now();
+        while self.collect() > 0 && start.elapsed() < FIRST_LOOK {
+            sleep(FIRST_LOOK_STEP).await;
+        }
+        // Before all records, which may be of children of what was found.
+        let found = std::mem::take(&mut self.happened);
+        self.pass_on(found, Vec::new(), self.last_read_ns);
+    }
+
     /// Reads samples until the run is to end; gives the thread's result if that is why.
     async fn read_until_end(
         &mut self,
@@ -194,7 +218,7 @@ impl Sampling<'_> {
                     }
                     // Nothing was told of what happened there before.
                     if !(changes.came.is_empty() && changes.revived.is_empty()) {
-                        self.happened.extend(self.tracker.find_all());
+                        self.unanswered.push(self.tracker.find_all());
                     }
                 }
                 // Should epoll fail, the timer still reads.
@@ -239,33 +263,47 @@ impl Sampling<'_> {
         let now_ns = kernel::monotonic_ns();
         let mut records = Vec::new();
         self.sideband.read(&mut records);
-        let mut kernel_code = Vec::new();
-        for record in records {
-            match record.record {
-                Record::Ksymbol { .. } => kernel_code.push(record.record),
-                // At once: this opens the files.
-                _ => self.happened.extend(self.tracker.event(record)),
-            }
+        let is_code = |timed: &mut Timed| matches!(timed.record, Record::Ksymbol { .. });
+        let kernel_code =
+            records.extract_if(.., is_code).map(|timed| timed.record).collect::<Vec<_>>();
+        // At once: this opens the files. The samples wait for them, within limits; one that is
+        // opened later is known from then on.
+        let (events, mut files_opened) = self.tracker.tell(records);
+        self.happened.extend(events);
+        if !files_opened.wait(tracker::DEADLINE, &mut self.happened) {
+            self.unanswered.push(files_opened);
         }
+        self.collect();
         self.happened.sort_by_key(|event| event.time_ns);
         let behind = self.happened.partition_point(|event| event.time_ns < now_ns);
         let events: Vec<Event> = self.happened.drain(..behind).collect();
-        if let Some(loader) = &self.loader
-            && !events.is_empty()
-        {
-            let _ = loader.tell(events.clone());
-        }
-        let count = (events.len() + kernel_code.len()) as u64;
-        if count > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
-            self.untold += count;
-        }
+        self.pass_on(events, kernel_code, samples_since_ns);
         // What was missed may be about any process.
         let (missed_before, looked) = self.looked_for;
-        let missed = self.sideband.lost() + self.untold;
+        let missed = self.sideband.lost() + self.untold + self.tracker.missed();
         if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
-            self.happened.extend(self.tracker.find_all());
+            self.unanswered.push(self.tracker.find_all());
             self.looked_for = (missed, Instant::now());
         }
+    }
+
+    /// Tells the threads that have to know.
+    fn pass_on(&mut self, events: Vec<Event>, kernel_code: Vec<Record>, samples_since_ns: u64) {
+        let (count, code) = (events.len() as u64, kernel_code.len() as u64);
+        if let Some(loader) = self.loader.as_ref().filter(|_| count > 0)
+            && !loader.tell(events.clone())
+        {
+            self.untold += count;
+        }
+        if count + code > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
+            self.untold += count + code;
+        }
+    }
+
+    /// Takes what the tracker has told by now; how much it still owes.
+    fn collect(&mut self) -> usize {
+        self.unanswered.retain_mut(|it| !it.wait(Duration::ZERO, &mut self.happened));
+        self.unanswered.len()
     }
 
     /// Ends sampling: no event fires any more, the ring is empty, and all is counted. A failure on the

@@ -18,7 +18,7 @@ use crate::{
     config::Config,
     error::{Error, Result},
     kernel,
-    perf::{attr::Rate, event::EventSpec, set},
+    perf::{attr::Rate, event::EventSpec, set, sideband},
 };
 
 /// What a check found.
@@ -69,12 +69,14 @@ const HELPERS: [(BpfHelper, &str, &str); 8] = [
 
 const NEEDED: [(Capability, &str); 2] =
     [(Capability::CAP_BPF, "CAP_BPF"), (Capability::CAP_PERFMON, "CAP_PERFMON")];
-/// What names and mappings of other users' processes and of the kernel need.
-const USEFUL: [(Capability, &str); 4] = [
+/// What names and mappings of other users' processes and of the kernel need, and rings for records of
+/// mappings that are large enough.
+const USEFUL: [(Capability, &str); 5] = [
     (Capability::CAP_SYS_PTRACE, "CAP_SYS_PTRACE"),
     (Capability::CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
     (Capability::CAP_SYSLOG, "CAP_SYSLOG"),
     (Capability::CAP_CHECKPOINT_RESTORE, "CAP_CHECKPOINT_RESTORE"),
+    (Capability::CAP_IPC_LOCK, "CAP_IPC_LOCK"),
 ];
 
 fn missing(among: &[(Capability, &'static str)]) -> Vec<&'static str> {
@@ -124,6 +126,7 @@ pub fn diagnose() -> Diagnosis {
     }
     checks.push(pid_namespace());
     checks.extend(events());
+    checks.push(build_ids());
     checks.push(btf());
     checks.push(program_type());
     checks.push(ring_buffer());
@@ -177,7 +180,7 @@ fn privileges() -> Check {
         return bad("privileges", Verdict::Fail, format!("no {}", needed.join(", ")), fix);
     }
     if !useful.is_empty() {
-        let found = format!("no {}: names of others' processes are missing", useful.join(", "));
+        let found = format!("no {}: names are missing", useful.join(", "));
         return bad("privileges", Verdict::Warn, found, fix);
     }
     ok("privileges", "all")
@@ -243,9 +246,13 @@ fn lockdown() -> Check {
     }
 }
 
+fn first_cpu() -> u32 {
+    kernel::cpus("online").ok().and_then(|cpus| cpus.iter().next()).unwrap_or(0)
+}
+
 /// Tries the default event and its fallback on the first CPU, as a run would.
 fn events() -> Vec<Check> {
-    let cpu = kernel::cpus("online").ok().and_then(|cpus| cpus.iter().next()).unwrap_or(0);
+    let cpu = first_cpu();
     let try_open = |event| set::try_open(event, Rate::Frequency(99), cpu);
     let event = |event: EventSpec| ok("event", format!("{event} will be sampled"));
     match try_open(EventSpec::CYCLES) {
@@ -271,6 +278,20 @@ fn cannot_open(error: set::OpenError) -> Check {
     let (set::OpenError::NotCounted(error) | set::OpenError::Other(error)) = error;
     let found = format!("perf_event_open: {error}");
     bad("event", Verdict::Fail, found, "sudo profiler …, or a kernel with CONFIG_PERF_EVENTS")
+}
+
+fn build_ids() -> Check {
+    let name = "build ids of mappings";
+    match sideband::has_build_ids(first_cpu()) {
+        Ok(true) => ok(name, "yes"),
+        Ok(false) => {
+            bad(name, Verdict::Warn, "no: mapped files are known by their inode", "Linux 5.12")
+        }
+        Err(error) => {
+            let found = format!("cannot tell: perf_event_open: {error}");
+            bad(name, Verdict::Fail, found, "sudo profiler doctor")
+        }
+    }
 }
 
 fn btf() -> Check {

@@ -4,6 +4,8 @@
 //! SIGBUS. What headers claim is believed within a budget. A question that has no answer within it
 //! has none.
 
+pub(crate) mod symbols;
+
 use std::{cell::Cell, ffi::OsString, fs::File, ops::Range, os::unix::ffi::OsStringExt as _};
 
 use object::{
@@ -126,11 +128,11 @@ fn code_in<H: Header>(data: Pieces<'_>) -> Option<Code> {
 
 /// Asks a file, which need not be an ELF file.
 fn read<T>(file: &File, ask: impl FnOnce(Pieces<'_>) -> Option<T>) -> Option<T> {
-    read_within(BUDGET, file, ask)
+    read_within(file, BUDGET, ask)
 }
 
 /// Asks a file, of which not more than `budget` bytes are read.
-pub(crate) fn read_within<T>(budget: u64, file: &File, ask: impl FnOnce(Pieces<'_>) -> T) -> T {
+pub(crate) fn read_within<T>(file: &File, budget: u64, ask: impl FnOnce(Pieces<'_>) -> T) -> T {
     let cache = ReadCache::new(Positioned { file, at: 0 });
     ask(Pieces { cache: &cache, budget: &Cell::new(budget) })
 }
@@ -316,6 +318,7 @@ pub(crate) mod tests {
         fn any_bytes_are_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let file = file(&bytes);
             let _ = (build_id(&file), debug_link(&file), code(&file));
+            let _ = (symbols::packed(&file), symbols::Functions::dynamic(&file));
         }
 
         #[test]
@@ -341,6 +344,7 @@ pub(crate) mod tests {
             }
             let file = file(&elf);
             let _ = (build_id(&file), debug_link(&file), code(&file));
+            let _ = (symbols::packed(&file), symbols::Functions::dynamic(&file));
         }
     }
 }

@@ -16,8 +16,9 @@
 //! and writes a record to the [`ring`]. The [sideband](perf::sideband) tells what happens to processes,
 //! and the [tracker](process::tracker) opens the files that they map. Through the bounded [`queue`] both
 //! go to a thread that decodes the samples ([`mod@sample`]), finds what the process had mapped at that
-//! time ([`process`]), names each address ([`symbolize`]) and writes ([`output`]). The [`ledger`] accounts
-//! for every sample, [`shutdown`] says when to end, and [`agent`] is the one file that knows all of them.
+//! time ([`process`]), names each address ([`symbolize`]) and writes ([`output`]). [`unwind`] makes
+//! tables of how stacks can be walked without frame pointers. The [`ledger`] accounts for every sample,
+//! [`shutdown`] says when to end, and [`agent`] is the one file that knows all of them.
 //!
 //! A stage uses only what stands to its left, and [`config`], [`error`], [`ledger`] and
 //! `profiler-common`. `docs/architecture.md` has the invariants.

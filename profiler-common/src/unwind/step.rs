@@ -104,8 +104,10 @@ pub fn step<A: Arch>(
         Cfa::END => return Err(Stop::Complete),
         _ => return Err(Stop::Unsupported),
     };
-    // A caller's frame lies above: what does not would be walked for ever.
-    if cfa < sp || (A::CALL_PUSHES && cfa == sp) {
+    // A caller's frame lies above: what does not would be walked for ever. Where a function has taken
+    // the return address off the stack, as glibc's vfork does, the frame is empty; only the interrupted
+    // one can be so, since others have no registers.
+    if cfa < sp || (A::CALL_PUSHES && cfa == sp && rule.ra != Saved::REGISTER) {
         return Err(Stop::Unreadable);
     }
     let (ra, saved_fp) = if rule.cfa == Cfa::UNKNOWN {

@@ -9,6 +9,7 @@ pub mod naming;
 mod table;
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -73,7 +74,7 @@ pub struct KernelSide {
     pub sideband_lost: u64,
 }
 
-/// What one CPU's events have done: one, unless the CPU was offline.
+/// What one CPU's events have done: one, unless the CPU was offline or refused.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuEvent {
     /// The CPU.
@@ -84,6 +85,8 @@ pub struct CpuEvent {
     pub events: u64,
     /// Whether it was one, from the start to the end.
     pub whole: bool,
+    /// Whether one could not be opened while the CPU was online.
+    pub refused: bool,
     /// How often the kernel has throttled them.
     pub throttled: u64,
     /// For how long the CPU was idle meanwhile.
@@ -136,7 +139,7 @@ pub struct Account {
     pub lost: Lost,
     /// How often the kernel has throttled the event.
     pub throttled: u64,
-    /// For how long the CPU had no event, since it was offline.
+    /// For how long the CPU had no event, since it was offline or refused.
     pub not_sampled_ns: u64,
 }
 
@@ -196,6 +199,8 @@ impl Account {
 pub struct CpuAccount {
     /// Its number.
     pub cpu: u32,
+    /// Whether its event could not be opened at some time, though it was online.
+    pub refused: bool,
     /// What became of its samples.
     #[serde(flatten)]
     pub account: Account,
@@ -215,6 +220,8 @@ pub struct Ledger {
     pub sideband_lost: u64,
     /// Processes that were forgotten to make room for others: see `--max-processes`.
     pub evicted_processes: u64,
+    /// How many user stacks have ended how.
+    pub user_ends: BTreeMap<&'static str, u64>,
     /// How much of the user frames has names, by file.
     pub names: Vec<FileNaming>,
     /// For how long the events were enabled.
@@ -241,7 +248,7 @@ impl Ledger {
         let mut total = Account::default();
         let mut per_cpu = Vec::with_capacity(events.len());
         let mut without_stack = 0;
-        for &CpuEvent { cpu, count, events, whole, throttled, idle } in events {
+        for &CpuEvent { cpu, count, events, whole, refused, throttled, idle } in events {
             let get = |counter| counters.get(cpu, counter);
             let fired = get(Counter::Fired);
             let (sum, max) = (get(Counter::PeriodSum), get(Counter::PeriodMax));
@@ -274,7 +281,7 @@ impl Ledger {
             let account =
                 Account { expected, fired, delivered, filtered, lost, throttled, not_sampled_ns };
             total.add(&account);
-            per_cpu.push(CpuAccount { cpu, account });
+            per_cpu.push(CpuAccount { cpu, refused, account });
         }
         let (frequency, period) = match *rate {
             Rate::Frequency(hz) => (Some(hz), None),
@@ -286,6 +293,7 @@ impl Ledger {
             without_stack,
             sideband_lost: *sideband_lost,
             evicted_processes: 0,
+            user_ends: BTreeMap::new(),
             names: Vec::new(),
             duration_ns,
             event: event.name,
@@ -308,7 +316,8 @@ mod tests {
         let events = enabled.into_iter().zip(0..).map(|((enabled, whole), cpu)| {
             let enabled_ns = enabled.as_nanos().try_into().unwrap();
             let count = EventCount { count: 0, enabled_ns, running_ns: enabled_ns };
-            CpuEvent { cpu, count, events: 1, whole, throttled: 0, idle: Duration::ZERO }
+            let (refused, idle) = (false, Duration::ZERO);
+            CpuEvent { cpu, count, events: 1, whole, refused, throttled: 0, idle }
         });
         let kernel = KernelSide {
             event: EventSpec::CYCLES,
@@ -338,6 +347,13 @@ mod tests {
         assert!(table.contains("\nCPU 2 was offline, and not sampled, for 1.00 s\n"), "{table}");
         assert!(!table.contains("CPU 0"), "{table}");
 
+        let mut refused = ledger;
+        refused.per_cpu[2].refused = true;
+        let table = refused.table(false);
+        assert!(table.contains("\nCPU 1 was offline, and not sampled, for 0.75 s\n"), "{table}");
+        let line = "\nCPU 2 was refused an event, and not sampled, for 1.00 s\n";
+        assert!(table.contains(line), "{table}");
+
         let table = ledger_of([ms(500, false); 40]).table(false);
         let line = "\nCPU 0-39 were offline, and not sampled, for up to 0.50 s\n";
         assert!(table.contains(line), "{table}");
@@ -364,6 +380,7 @@ mod tests {
                 count: counted(12 * 100),
                 events: 1,
                 whole: true,
+                refused: false,
                 throttled: 0,
                 // Three periods, of which the event has seen two.
                 idle: Duration::from_nanos(300),

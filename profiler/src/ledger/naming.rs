@@ -24,6 +24,8 @@ pub struct FileNaming {
     pub unnamed: BTreeMap<String, u64>,
     /// What would give most of them a name.
     pub hint: Option<&'static str>,
+    /// Stacks that end in its code, though it was called, by why.
+    pub cut: BTreeMap<&'static str, u64>,
 }
 
 /// The table for people: the files with most frames.
@@ -44,6 +46,9 @@ pub fn table(files: &[FileNaming]) -> String {
             file.frames,
             printable(&file.module)
         );
+        for (why, count) in &file.cut {
+            let _ = write!(text, ", {count} stacks end here: {}", why.replace('_', " "));
+        }
         let most = file.unnamed.iter().max_by_key(|(_, count)| **count);
         if let Some((why, _)) = most {
             let _ = write!(text, " ({why}");

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Account, CpuAccount, Ledger, naming};
+use crate::output::user_end;
 use crate::perf::cpus::CpuList;
 
 /// More CPUs, a line each, would push what matters off the screen.
@@ -57,6 +58,15 @@ impl Ledger {
         if self.without_stack > 0 {
             let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
         }
+        let user_stacks: u64 = self.user_ends.values().sum();
+        let whole = self.user_ends.get(user_end::COMPLETE).copied().unwrap_or(0);
+        if whole < user_stacks {
+            let cut = self.user_ends.iter().filter(|(end, _)| **end != user_end::COMPLETE);
+            let cut: Vec<String> =
+                cut.map(|(end, count)| format!("{} {count}", end.replace('_', " "))).collect();
+            let percent = whole as f64 * 100.0 / user_stacks as f64;
+            let _ = writeln!(text, "user stacks: {percent:.1} % whole; {}", cut.join(", "));
+        }
         if self.sideband_lost > 0 {
             let _ = writeln!(
                 text,
@@ -77,24 +87,29 @@ impl Ledger {
         text
     }
 
-    /// A line for each CPU that was offline, or one for many.
+    /// A line for each CPU that was not always sampled, or one for many that were so for one reason.
     fn not_sampled(&self, text: &mut String) {
-        let not_sampled = |it: &&CpuAccount| it.account.not_sampled_ns > 0;
-        let absent: Vec<&CpuAccount> = self.per_cpu.iter().filter(not_sampled).collect();
-        let seconds = |it: &CpuAccount| it.account.not_sampled_ns as f64 / 1e9;
-        if absent.len() <= MANY {
-            for it in absent {
-                let (cpu, seconds) = (it.cpu, seconds(it));
-                let _ =
-                    writeln!(text, "CPU {cpu} was offline, and not sampled, for {seconds:.2} s");
+        for (refused, one, many) in [
+            (false, "was offline, and not sampled,", "were offline, and not sampled,"),
+            (
+                true,
+                "was refused an event, and not sampled,",
+                "were refused events, and not sampled,",
+            ),
+        ] {
+            let is_absent =
+                |it: &&CpuAccount| it.account.not_sampled_ns > 0 && it.refused == refused;
+            let absent: Vec<&CpuAccount> = self.per_cpu.iter().filter(is_absent).collect();
+            let seconds = |it: &CpuAccount| it.account.not_sampled_ns as f64 / 1e9;
+            if absent.len() <= MANY {
+                for it in absent {
+                    let _ = writeln!(text, "CPU {} {one} for {:.2} s", it.cpu, seconds(it));
+                }
+            } else {
+                let cpus: CpuList = absent.iter().map(|it| it.cpu).collect();
+                let longest = absent.into_iter().map(seconds).fold(0.0, f64::max);
+                let _ = writeln!(text, "CPU {cpus} {many} for up to {longest:.2} s");
             }
-        } else {
-            let cpus: CpuList = absent.iter().map(|it| it.cpu).collect();
-            let longest = absent.into_iter().map(seconds).fold(0.0, f64::max);
-            let _ = writeln!(
-                text,
-                "CPU {cpus} were offline, and not sampled, for up to {longest:.2} s"
-            );
         }
     }
 }

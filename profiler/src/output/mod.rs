@@ -39,6 +39,12 @@ pub struct NamedSample<'a> {
     pub metadata: Option<Rc<Metadata>>,
 }
 
+/// How user stacks end, in the words that JSON has for it.
+pub mod user_end {
+    /// At the entry of the program or thread.
+    pub const COMPLETE: &str = "complete";
+}
+
 impl NamedSample<'_> {
     /// How the user stack ended, in the words that the JSON output has for it.
     #[must_use]
@@ -47,9 +53,11 @@ impl NamedSample<'_> {
             UserEnd::NotCaptured => "not_captured",
             UserEnd::NoUserMemory => "no_user_memory",
             UserEnd::Depth => "depth",
-            UserEnd::ChainEnded | UserEnd::NoUnwindInfo if self.user.reaches_entry() => "complete",
+            UserEnd::ChainEnded | UserEnd::NoUnwindInfo if self.user.reaches_entry() => {
+                user_end::COMPLETE
+            }
             UserEnd::ChainEnded => "no_frame_pointer",
-            UserEnd::Complete => "complete",
+            UserEnd::Complete => user_end::COMPLETE,
             UserEnd::NoUnwindInfo => "no_unwind_info",
             UserEnd::NotLoaded => "unwind_info_not_loaded",
             UserEnd::Unreadable => "unreadable_memory",

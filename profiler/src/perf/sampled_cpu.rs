@@ -19,6 +19,8 @@ pub(super) struct SampledCpu {
     events: u64,
     /// Whether the open event is there since the start.
     whole: bool,
+    /// Whether an event could not be opened before the last one was.
+    refused: bool,
     throttled: u64,
     idle: Duration,
     idle_seen: Option<Duration>,
@@ -60,7 +62,8 @@ impl SampledCpu {
         let mut count = self.closed;
         count += open;
         let Self { events, whole, throttled, idle, .. } = *self;
-        (CpuEvent { cpu, count, events, whole, throttled, idle }, failed)
+        let refused = self.refused || self.slot.is_refused();
+        (CpuEvent { cpu, count, events, whole, refused, throttled, idle }, failed)
     }
 }
 
@@ -78,9 +81,25 @@ impl Place for SampledCpu {
     fn close(&mut self) -> bool {
         self.take_throttles();
         self.whole = false;
+        self.refused |= self.slot.is_refused();
         let Some((event, seen)) = self.slot.take() else { return false };
         // What it had counted at the last look is the least that is known.
         self.closed += event.count().unwrap_or(seen);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_remembered() {
+        let mut sampled = SampledCpu::default();
+        // The first time, the CPU may just be going offline.
+        assert!(!sampled.slot().refuse() && !sampled.account(5).0.refused);
+        assert!(sampled.slot().refuse() && sampled.account(5).0.refused);
+        sampled.close();
+        assert!(!sampled.slot.is_refused() && sampled.account(5).0.refused);
     }
 }

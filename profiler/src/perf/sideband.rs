@@ -192,7 +192,7 @@ impl Opener {
     }
 
     fn open(&mut self, cpu: u32) -> Result<OpenEvent, Failure> {
-        let fd = self.open_fd(cpu).map_err(|error| {
+        let fd = open_fd(&mut self.build_ids, cpu).map_err(|error| {
             let next = match error.raw_os_error() {
                 Some(libc::EMFILE) => "two files a CPU are needed: raise `ulimit -n`",
                 _ => "`profiler doctor` shows what is missing",
@@ -210,19 +210,26 @@ impl Opener {
         self.epoll.add(&fd).map_err(|error| Failure::Other(no_epoll(error)))?;
         Ok(OpenEvent::new(cpu, fd, ring))
     }
+}
 
-    /// Kernels that have no build ids refuse the bit:
-    /// <https://github.com/torvalds/linux/blob/v5.11/kernel/events/core.c>, `perf_copy_attr`.
-    fn open_fd(&mut self, cpu: u32) -> io::Result<OwnedFd> {
-        match open::open(&mut attr::sideband(self.build_ids), cpu) {
-            Err(error) if self.build_ids && error.raw_os_error() == Some(libc::EINVAL) => {
-                let fd = open::open(&mut attr::sideband(false), cpu)?;
-                self.build_ids = false;
-                Ok(fd)
-            }
-            opened => opened,
+/// Opens the event on one CPU, with build ids unless it is known that there are none. Kernels that have
+/// none refuse the bit:
+/// <https://github.com/torvalds/linux/blob/v5.11/kernel/events/core.c>, `perf_copy_attr`.
+fn open_fd(build_ids: &mut bool, cpu: u32) -> io::Result<OwnedFd> {
+    match open::open(&mut attr::sideband(*build_ids), cpu) {
+        Err(error) if *build_ids && error.raw_os_error() == Some(libc::EINVAL) => {
+            let fd = open::open(&mut attr::sideband(false), cpu)?;
+            *build_ids = false;
+            Ok(fd)
         }
+        opened => opened,
     }
+}
+
+/// Whether the records of mappings have build ids, as tried on one CPU.
+pub(crate) fn has_build_ids(cpu: u32) -> io::Result<bool> {
+    let mut build_ids = true;
+    open_fd(&mut build_ids, cpu).map(|_| build_ids)
 }
 
 impl From<Failure> for Error {

@@ -2,6 +2,9 @@
 
 use super::open::{EventCount, OpenEvent};
 
+/// The refusal in a row that is told.
+const TOLD: u32 = 2;
+
 /// A CPU's event, if it has one.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -51,6 +54,11 @@ impl Slot {
     /// may just be going offline: for perf it has gone a little before it leaves the list.
     pub(super) fn refuse(&mut self) -> bool {
         self.refusals = self.refusals.saturating_add(1);
-        self.refusals == 2
+        self.refusals == TOLD
+    }
+
+    /// Whether that was told.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refusals >= TOLD
     }
 }

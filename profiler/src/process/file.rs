@@ -1,19 +1,15 @@
-//! The files behind mappings: each opened once, as early as possible, whoever maps it.
-//!
-//! A process may be gone a moment after it has mapped a file, and a path may lead to another file by
-//! the time a name is looked up. So a file is opened when it is first seen mapped, is checked to be
-//! the one that was mapped, and stays open while a process has it.
+//! The file behind a mapping, opened and checked to be the one that was mapped.
 
 use std::{
     fmt,
     fs::{File, Metadata},
     os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
     path::Path,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
-
-use rustc_hash::FxHashMap;
 
 use crate::{
     build_id::BuildId,
@@ -21,15 +17,9 @@ use crate::{
     regular_file::{self, Refusal},
 };
 
-const ROOT: u32 = 0;
-/// Files held open, at most.
-const LIMIT: usize = 1024;
-/// A file that could not be opened is tried again after this long, when another process maps it.
-const RETRY: Duration = Duration::from_millis(100);
-
 /// Where the file may be found: in which process, at which addresses, by which name.
-#[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+#[derive(Clone, Debug)]
+pub struct Place {
     /// The process that maps it.
     pub tgid: u32,
     /// First address of the mapping.
@@ -37,7 +27,7 @@ pub struct Place<'a> {
     /// The address behind the last.
     pub end: u64,
     /// The path, as the process sees it.
-    pub name: &'a str,
+    pub name: Arc<str>,
 }
 
 /// Why a file can't be read.
@@ -53,6 +43,8 @@ pub enum Missing {
     Special,
     /// Too many files are open.
     TooMany,
+    /// It was asked for, and no answer has come yet.
+    Unanswered,
 }
 
 impl fmt::Display for Missing {
@@ -63,6 +55,7 @@ impl fmt::Display for Missing {
             Self::Changed => "file changed",
             Self::Special => "no regular file",
             Self::TooMany => "too many open files",
+            Self::Unanswered => "file system does not answer",
         })
     }
 }
@@ -82,22 +75,25 @@ pub enum FileKey {
     Number(u64),
 }
 
-/// A file that is mapped somewhere.
+/// A file that is mapped somewhere. It may be opened only after its mapping was told.
 #[derive(Debug)]
 pub struct MappedFile {
     number: u64,
-    opened: OnceLock<Opened>,
+    /// Shared with others that have turned out to be the same file.
+    opened: OnceLock<Arc<Opened>>,
     /// Why not, while it is not opened.
     missing: Mutex<Missing>,
 }
 
+/// A file that is open.
 #[derive(Debug)]
-struct Opened {
+pub(super) struct Opened {
     file: File,
     build_id: Option<BuildId>,
-    owner: u32,
+    /// The user id of its owner.
+    pub(super) owner: u32,
     /// Device and inode.
-    place: (u64, u64),
+    pub(super) place: (u64, u64),
     stamp: Stamp,
 }
 
@@ -118,6 +114,13 @@ impl PartialEq for MappedFile {
 impl Eq for MappedFile {}
 
 impl MappedFile {
+    /// One that is not opened yet.
+    pub(super) fn new(missing: Missing) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        Self { number, opened: OnceLock::new(), missing: Mutex::new(missing) }
+    }
+
     /// What its symbols are cached by; `None` while it can't be opened.
     #[must_use]
     pub fn key(&self) -> Option<FileKey> {
@@ -141,7 +144,16 @@ impl MappedFile {
         *self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_missing(&self, why: Missing) {
+    pub(super) fn opened(&self) -> Option<&Arc<Opened>> {
+        self.opened.get()
+    }
+
+    /// What was opened first stays.
+    pub(super) fn set_opened(&self, opened: Arc<Opened>) {
+        drop(self.opened.set(opened));
+    }
+
+    pub(super) fn set_missing(&self, why: Missing) {
         *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
@@ -164,66 +176,9 @@ impl Stamp {
     }
 }
 
-/// All files that are mapped by a process we know.
-#[derive(Debug, Default)]
-pub struct Files {
-    by_id: FxHashMap<MappedId, Known>,
-    last_number: u64,
-}
-
-#[derive(Debug)]
-struct Known {
-    file: Arc<MappedFile>,
-    /// When to try again.
-    retry: Instant,
-}
-
-impl Files {
-    /// The file with this identity, opened if it can be.
-    pub fn get(&mut self, id: MappedId, place: Place<'_>) -> Arc<MappedFile> {
-        if self.by_id.len() >= LIMIT && !self.by_id.contains_key(&id) {
-            // Those that no mapping refers to any more.
-            self.by_id.retain(|_, known| Arc::strong_count(&known.file) > 1);
-        }
-        let is_full = self.by_id.len() >= LIMIT;
-        let now = Instant::now();
-        let last_number = &mut self.last_number;
-        let mut new = || {
-            *last_number += 1;
-            let missing = Mutex::new(if is_full { Missing::TooMany } else { Missing::Gone });
-            Arc::new(MappedFile { number: *last_number, opened: OnceLock::new(), missing })
-        };
-        if is_full && !self.by_id.contains_key(&id) {
-            return new();
-        }
-        let known = self.by_id.entry(id).or_insert_with(|| Known { file: new(), retry: now });
-        // That it contains the same says nothing of who may change it: only root's files are taken
-        // to be one without a look.
-        if let (MappedId::BuildId(_), Some(before)) = (id, known.file.opened.get())
-            && before.owner != ROOT
-            && let Ok(opened) = open(id, place)
-            && opened.place != before.place
-        {
-            known.file = new();
-            drop(known.file.opened.set(opened));
-        }
-        if known.file.opened.get().is_none() && now >= known.retry {
-            match open(id, place) {
-                // Nobody else sets it: `self` is borrowed.
-                Ok(opened) => drop(known.file.opened.set(opened)),
-                Err(why) => {
-                    known.file.set_missing(why);
-                    known.retry = now + RETRY;
-                }
-            }
-        }
-        Arc::clone(&known.file)
-    }
-}
-
 /// The process's own link to the mapped file always leads to the right one. When the process is
 /// gone, the path may still: in its root, or in ours.
-fn open(id: MappedId, place: Place<'_>) -> Result<Opened, Missing> {
+pub(super) fn open(id: MappedId, place: &Place) -> Result<Opened, Missing> {
     let Place { tgid, start, end, name } = place;
     let link = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");
     // Another process may have the pid by now, and a file at the same addresses.
@@ -235,7 +190,7 @@ fn open(id: MappedId, place: Place<'_>) -> Result<Opened, Missing> {
     let mut why = Missing::Gone;
     let in_root = |root: &str| {
         let root = File::open(root).map_err(Refusal::Failed)?;
-        regular_file::open_below(&root, Path::new(name), true)
+        regular_file::open_below(&root, Path::new(&**name), true)
     };
     for root in [&*format!("/proc/{tgid}/root"), "/"] {
         match known(in_root(root)) {
@@ -288,95 +243,4 @@ fn known(file: Result<File, Refusal>) -> Result<Opened, Missing> {
     let (build_id, owner) = (BuildId::of_elf(&file), metadata.uid());
     let place = (metadata.dev(), metadata.ino());
     Ok(Opened { file, build_id, owner, place, stamp: Stamp::of(&metadata) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{fs, io::Write as _};
-
-    /// A process that is not there, so that only the path is left.
-    fn place(name: &Path) -> Place<'_> {
-        Place { tgid: u32::MAX, start: 0, end: 1, name: name.to_str().unwrap() }
-    }
-
-    fn id_of(path: &Path) -> MappedId {
-        let file = fs::metadata(path).unwrap();
-        let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
-        MappedId::Inode { major, minor, inode: file.ino(), generation: 0 }
-    }
-
-    fn missing(files: &mut Files, id: MappedId, path: &Path) -> Option<Missing> {
-        files.get(id, place(path)).unchanged().err()
-    }
-
-    #[test]
-    fn a_file_is_the_one_that_was_mapped_or_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, other) = (dir.path().join("a"), dir.path().join("b"));
-        fs::write(&path, "code").unwrap();
-        fs::write(&other, "code").unwrap();
-        let mut files = Files::default();
-        let (id, other_id) = (id_of(&path), id_of(&other));
-        assert_eq!(missing(&mut files, id, &path), None);
-        // Held open, it is the one, whatever becomes of its path.
-        fs::remove_file(&path).unwrap();
-        assert_eq!(missing(&mut files, id, &path), None);
-        assert_eq!(missing(&mut files, other_id, &path), Some(Missing::Gone));
-        fs::rename(&other, &path).unwrap();
-        let third = dir.path().join("c");
-        fs::write(&third, "code").unwrap();
-        let mut files = Files::default();
-        assert_eq!(missing(&mut files, id_of(&third), &path), Some(Missing::Replaced));
-        let unknown = MappedId::BuildId(BuildId::from_slice(&[1; 20]).unwrap());
-        assert_eq!(missing(&mut files, unknown, &path), Some(Missing::Replaced));
-    }
-
-    #[test]
-    fn a_file_that_was_written_to_is_not_used() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        let mut files = Files::default();
-        let mapped = files.get(id_of(file.path()), place(file.path()));
-        assert!(mapped.unchanged().is_ok() && mapped.key().is_some());
-        file.write_all(b"more").unwrap();
-        assert_eq!(mapped.unchanged().err(), Some(Missing::Changed));
-    }
-
-    #[test]
-    fn what_is_no_file_is_not_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let fifo = dir.path().join("fifo");
-        let name = std::ffi::CString::new(fifo.to_str().unwrap()).unwrap();
-        // SAFETY: the name ends in a zero.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        let mut files = Files::default();
-        assert_eq!(missing(&mut files, id_of(&fifo), &fifo), Some(Missing::Special));
-    }
-
-    #[test]
-    fn a_file_that_could_not_be_opened_is_when_another_process_has_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a");
-        fs::write(&path, "code").unwrap();
-        let (id, mut files) = (id_of(&path), Files::default());
-        let first = files.get(id, place(&dir.path().join("elsewhere")));
-        assert_eq!(first.unchanged().err(), Some(Missing::Gone));
-        while first.unchanged().is_err() {
-            files.get(id, place(&path));
-        }
-        assert!(files.by_id.len() == 1 && first.key().is_some());
-    }
-
-    #[test]
-    fn the_files_are_bounded() {
-        let path = Path::new("/proc/self/exe");
-        let mut files = Files::default();
-        let id = |number| MappedId::Inode { major: 0, minor: 0, inode: number, generation: 0 };
-        let held: Vec<_> =
-            (0..LIMIT as u64).map(|number| files.get(id(number), place(path))).collect();
-        assert_eq!(missing(&mut files, id(u64::MAX), path), Some(Missing::TooMany));
-        drop(held);
-        assert_ne!(missing(&mut files, id(u64::MAX), path), Some(Missing::TooMany));
-        assert!(files.by_id.len() <= LIMIT);
-    }
 }

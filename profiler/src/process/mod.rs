@@ -1,9 +1,12 @@
 //! The processes that samples come from.
 
 pub mod cgroup;
+mod crew;
 pub mod file;
+pub mod files;
 pub mod maps;
 pub mod metadata;
+mod mounts;
 pub mod space;
 pub mod table;
 pub mod tracker;

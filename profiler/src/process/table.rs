@@ -40,10 +40,9 @@ pub enum Kind {
     /// It began as a copy of this process.
     Forked(u32),
     /// It runs another program, with nothing of the last one mapped.
-    Exec {
-        /// Who it is, if that was asked for.
-        metadata: Option<Box<Metadata>>,
-    },
+    Exec,
+    /// Who it is since an exec at that time; may come late.
+    Described(Box<Metadata>),
     /// It mapped something executable.
     Mapped(Mapped),
     /// It ended.
@@ -79,6 +78,14 @@ struct Run {
     found_ns: u64,
     ended_ns: Option<u64>,
     process: Process,
+}
+
+impl Run {
+    /// When the last was told of it.
+    fn told_ns(&self) -> u64 {
+        let changed_ns = self.process.space.changed_ns().max(self.ended_ns.unwrap_or_default());
+        changed_ns.max(self.from_ns)
+    }
 }
 
 /// All processes.
@@ -132,20 +139,24 @@ impl Processes {
                 let space = copied.map_or_else(|| empty(time_ns), |process| process.space);
                 self.begin(Process { tgid, space, before_exec: None, metadata }, time_ns, 0);
             }
-            Kind::Exec { metadata } => {
+            Kind::Exec => {
                 let before = self.last(tgid).map(|run| run.process.clone());
                 // Of one that is gone already, what it belonged to before still holds.
-                let known = before.as_ref().and_then(|process| process.metadata.as_deref());
-                let metadata = match (metadata, known) {
-                    (Some(now), Some(known)) if now.cgroup.is_none() => {
-                        let command_line = now.command_line;
-                        Some(Rc::new(Metadata { command_line, ..known.clone() }))
-                    }
-                    (now, _) => now.map(Rc::from),
-                };
+                let metadata = before.as_ref().and_then(|process| process.metadata.as_deref());
+                let metadata =
+                    metadata.map(|it| Rc::new(Metadata { command_line: None, ..it.clone() }));
                 let before_exec = before.map(|process| process.space);
                 let space = empty(time_ns);
                 self.begin(Process { tgid, space, before_exec, metadata }, time_ns, 0);
+            }
+            Kind::Described(metadata) => {
+                let pid = self.pids.get_mut(&tgid);
+                let run = pid.and_then(|it| it.runs.iter_mut().find(|it| it.from_ns == time_ns));
+                let known = run.map(|run| &mut run.process.metadata);
+                // Of one that is gone, nothing is new.
+                if let Some(known) = known.filter(|it| metadata.cgroup.is_some() || it.is_none()) {
+                    *known = Some(Rc::from(metadata));
+                }
             }
             Kind::Mapped(mapping) => {
                 if !self.pids.contains_key(&tgid) {
@@ -189,8 +200,10 @@ impl Processes {
         metadata: Option<Rc<Metadata>>,
         time_ns: u64,
     ) {
-        match self.last_mut(tgid).filter(|run| run.ended_ns.is_none()) {
-            Some(run) => {
+        match self.last_mut(tgid) {
+            // It comes late: what has been told since is newer.
+            Some(run) if time_ns < run.told_ns() => {}
+            Some(run) if run.ended_ns.is_none() => {
                 run.found_ns = time_ns;
                 run.process.metadata = metadata.or(run.process.metadata.take());
                 if run.process.space.mappings() != mappings {
@@ -198,7 +211,7 @@ impl Processes {
                 }
             }
             // It may have begun long before: what is not known otherwise is taken to be so since.
-            None => {
+            _ => {
                 let space = Rc::new(Space::new(mappings, 0));
                 self.begin(Process { tgid, space, before_exec: None, metadata }, 0, time_ns);
             }
@@ -335,7 +348,7 @@ mod tests {
         let mut processes = Processes::new(10);
         processes.apply(event(100, 1, found(mapping(0, "shell"))));
         processes.apply(event(200, 2, Kind::Forked(1)));
-        processes.apply(event(300, 2, Kind::Exec { metadata: None }));
+        processes.apply(event(300, 2, Kind::Exec));
         processes.apply(event(310, 2, Kind::Mapped(mapping(0, "program"))));
         let mut at = |tgid, time_ns| name_at(&mut processes, tgid, time_ns);
         assert_eq!(at(2, 250).as_deref(), Some("shell"));
@@ -392,7 +405,7 @@ mod tests {
         processes.apply(event(500, 9, found(mapping(0, "now"))));
         // These were written before `/proc` was read, and are read after.
         processes.apply(event(300, 9, Kind::Forked(1)));
-        processes.apply(event(310, 9, Kind::Exec { metadata: None }));
+        processes.apply(event(310, 9, Kind::Exec));
         processes.apply(event(320, 9, Kind::Mapped(mapping(0, "then"))));
         assert_eq!(name_at(&mut processes, 9, 600).as_deref(), Some("now"));
         processes.apply(event(700, 9, Kind::Mapped(mapping(0, "later"))));
@@ -400,11 +413,37 @@ mod tests {
     }
 
     #[test]
+    fn what_proc_tells_late_is_old() {
+        let mut processes = Processes::new(10);
+        processes.apply(event(100, 9, Kind::Forked(1)));
+        processes.apply(event(200, 9, Kind::Mapped(mapping(0, "mapped"))));
+        processes.apply(event(150, 9, found(mapping(0, "before"))));
+        assert_eq!(name_at(&mut processes, 9, 300).as_deref(), Some("mapped"));
+        processes.apply(event(400, 9, found(mapping(0, "after"))));
+        assert_eq!(name_at(&mut processes, 9, 500).as_deref(), Some("after"));
+        processes.apply(event(600, 9, Kind::Ended));
+        processes.apply(event(550, 9, found(mapping(0, "before"))));
+        assert_eq!(name_at(&mut processes, 9, 560).as_deref(), Some("after"));
+    }
+
+    #[test]
+    fn who_a_process_is_may_come_after_its_next_exec() {
+        let mut processes = Processes::new(10);
+        let metadata = Metadata { cgroup: Some("/a".into()), ..Metadata::default() };
+        for time in [100, 200] {
+            processes.apply(event(time, 9, Kind::Exec));
+        }
+        processes.apply(event(100, 9, Kind::Described(Box::new(metadata))));
+        assert!(processes.at(9, 150).unwrap().metadata.is_some());
+        assert!(processes.at(9, 250).unwrap().metadata.is_none());
+    }
+
+    #[test]
     fn an_ended_process_is_kept_for_late_samples_only() {
         let mut processes = Processes::new(10);
         for (time, name) in [(0, "a"), (GRACE_NS, "b")] {
             processes.apply(event(time, 4, Kind::Forked(1)));
-            processes.apply(event(time, 4, Kind::Exec { metadata: None }));
+            processes.apply(event(time, 4, Kind::Exec));
             processes.apply(event(time + 1, 4, Kind::Mapped(mapping(0, name))));
             processes.apply(event(time + 2, 4, Kind::Ended));
         }
@@ -429,8 +468,8 @@ mod tests {
         let metadata = Some(Box::new(known));
         processes.apply(event(1, 1, Kind::Found { mappings: Vec::new(), metadata }));
         processes.apply(event(2, 2, Kind::Forked(1)));
-        let metadata = Some(Box::new(Metadata::default()));
-        processes.apply(event(3, 2, Kind::Exec { metadata }));
+        processes.apply(event(3, 2, Kind::Exec));
+        processes.apply(event(3, 2, Kind::Described(Box::default())));
         processes.apply(event(3, 2, Kind::Mapped(mapping(0, "program"))));
         let metadata = processes.at(2, 2).unwrap().metadata.unwrap();
         assert_eq!((metadata.parent, metadata.command_line.as_deref()), (Some(1), Some("shell")));

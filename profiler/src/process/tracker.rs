@@ -1,13 +1,23 @@
-//! Learns what happens to processes, from the kernel's records and from `/proc`, and opens the files
-//! that they map before they are gone.
+//! Learns what happens to processes, from the kernel's records and from `/proc`, and has the files
+//! opened that they map before they are gone.
+//!
+//! A file system may not answer, and a process may be stuck with its memory locked. So whatever reads
+//! `/proc` or opens a file is done on a thread apart, and who asks for it gets an [`Answer`] to wait
+//! for as long as one likes. What a record tells is known at once; its file may be opened later.
 
 use std::{
     fs,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    time::{Duration, Instant},
 };
 
 use super::{
-    file::{Files, MappedFile, Place},
+    crew::{self, Crew},
+    file::{MappedFile, Place},
+    files::{Files, Opening},
     maps::{self, Backing, Mapping},
     metadata::Metadata,
     space::Mapped,
@@ -18,45 +28,188 @@ use crate::{
     perf::record::{MappedId, Record, Timed},
 };
 
-/// The source of events. Its clones share the open files.
+/// For how long samples wait for the files that they need: somewhat longer than it takes to see that
+/// one is stuck, so that the others are there.
+pub const DEADLINE: Duration = Duration::from_millis(150);
+/// How often whoever waits looks whether a thread is stuck.
+const LOOK: Duration = Duration::from_millis(25);
+
+/// The source of events. Its clones share the open files and the threads.
 #[derive(Clone, Debug)]
 pub struct Tracker {
+    sight: Sight,
+    crew: Arc<Crew<Task>>,
+}
+
+/// What it takes to see what a process is.
+#[derive(Clone, Debug)]
+struct Sight {
     files: Arc<Mutex<Files>>,
     metadata: bool,
+}
+
+/// What was asked for: events come one after another.
+#[derive(Debug)]
+pub struct Answer {
+    events: Receiver<Event>,
+    crew: Arc<Crew<Task>>,
+}
+
+/// Something to be done apart.
+#[derive(Debug)]
+struct Task {
+    what: What,
+    sight: Sight,
+    /// The answer is complete when no task has this any more.
+    answer: Sender<Event>,
+}
+
+#[derive(Debug)]
+enum What {
+    Open(Opening),
+    Find(u32),
+    /// These, the last first; one after another, so that nothing else has to wait for all.
+    FindAll(Vec<u32>),
+    /// Who a process is that has called exec, and when it did.
+    Describe(u32, u64),
 }
 
 impl Tracker {
     /// A source that, with `metadata`, also reads who each process is.
     #[must_use]
     pub fn new(metadata: bool) -> Self {
-        Self { files: Arc::default(), metadata }
+        let sight = Sight { files: Arc::default(), metadata };
+        Self { sight, crew: Arc::new(Crew::new()) }
     }
 
-    /// Reads what runs now; what happens from here on, records have to tell.
+    /// Asks what runs now; what happens from here on, records have to tell.
     #[must_use]
-    pub fn find_all(&self) -> Vec<Event> {
+    pub fn find_all(&self) -> Answer {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let tgids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        tgids.filter_map(|tgid| self.find(tgid)).collect()
+        let mut tgids: Vec<u32> = tgids.collect();
+        tgids.reverse();
+        self.ask(|| [What::FindAll(tgids)])
     }
 
-    /// Reads one process's mappings; `None` if it is gone, or is a thread of the kernel.
+    /// Reads one process's mappings; `None` if it is gone, is a thread of the kernel, or does not
+    /// answer before the [deadline](DEADLINE). Some of its files may not be open even then.
     #[must_use]
     pub fn find(&self, tgid: u32) -> Option<Event> {
+        let mut events = Vec::new();
+        self.ask(|| [What::Find(tgid)]).wait(DEADLINE, &mut events);
+        events.pop()
+    }
+
+    /// What records mean for processes, and the answer that is complete when their files are open.
+    #[must_use]
+    pub fn tell(&self, records: Vec<Timed>) -> (Vec<Event>, Answer) {
+        let (mut events, mut todo) = (Vec::new(), Vec::new());
+        let answer = self.ask(|| {
+            let mut files = Files::lock(&self.sight.files);
+            let records = records.into_iter();
+            events.extend(records.filter_map(|it| self.sight.event(it, &mut files, &mut todo)));
+            todo
+        });
+        (events, answer)
+    }
+
+    /// How often something was left undone that may be worth another try by now.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.crew.missed()
+    }
+
+    fn ask<T: IntoIterator<Item = What>>(&self, what: impl FnOnce() -> T) -> Answer {
+        let (answer, events) = mpsc::channel();
+        let task = |what| Task { what, sight: self.sight.clone(), answer: answer.clone() };
+        self.crew.give(what().into_iter().map(task).collect());
+        Answer { events, crew: Arc::clone(&self.crew) }
+    }
+}
+
+impl Answer {
+    /// Takes what comes within this time; whether that is all.
+    pub fn wait(&mut self, time: Duration, events: &mut Vec<Event>) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            let rest = until.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(rest.min(LOOK)) {
+                Ok(event) => events.push(event),
+                Err(RecvTimeoutError::Disconnected) => return true,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.crew.relieve();
+                    if rest.is_zero() {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl crew::Task for Task {
+    fn place(&self) -> crew::Place {
+        match &self.what {
+            What::Open(opening) => {
+                let Place { tgid, name, .. } = opening.place();
+                crew::Place { tgid: *tgid, path: Some(Arc::clone(name)) }
+            }
+            What::Find(tgid) | What::Describe(tgid, _) => crew::Place { tgid: *tgid, path: None },
+            // Asks none itself.
+            What::FindAll(_) => crew::Place { tgid: 0, path: None },
+        }
+    }
+
+    fn run(self) -> Vec<Self> {
+        let Self { what, sight, answer } = self;
+        let mut todo = Vec::new();
+        let event = match what {
+            What::Open(opening) => {
+                opening.open(&sight.files);
+                None
+            }
+            What::Find(tgid) => sight.find(tgid, &mut todo),
+            What::FindAll(mut tgids) => {
+                todo.extend(tgids.pop().map(What::Find));
+                if !tgids.is_empty() {
+                    todo.push(What::FindAll(tgids));
+                }
+                None
+            }
+            What::Describe(tgid, time_ns) => {
+                let kind = Kind::Described(Box::new(Metadata::read(tgid)));
+                Some(Event { time_ns, tgid, kind })
+            }
+        };
+        // Nobody may wait for it any more.
+        event.map(|event| answer.send(event));
+        let task = |what| Self { what, sight: sight.clone(), answer: answer.clone() };
+        todo.into_iter().map(task).collect()
+    }
+
+    fn refuse(self) {
+        if let What::Open(opening) = self.what {
+            opening.refuse(&self.sight.files);
+        }
+    }
+}
+
+impl Sight {
+    /// Reads what a process has mapped.
+    fn find(&self, tgid: u32, todo: &mut Vec<What>) -> Option<Event> {
         // What is mapped while this is read may be in it or not, and is told again.
         let time_ns = kernel::monotonic_ns();
         let text = fs::read(format!("/proc/{tgid}/maps")).ok()?;
-        let mut files = self.files();
-        let mappings = maps::parse(&text).into_iter().map(|it| open(&mut files, it, tgid));
-        let mappings: Vec<Mapped> = mappings.collect();
-        let metadata = self.metadata(tgid);
-        let kind = Kind::Found { mappings, metadata };
+        let metadata = self.metadata.then(|| Box::new(Metadata::read(tgid)));
+        let mut files = Files::lock(&self.files);
+        let mappings = maps::parse(&text).into_iter().map(|it| mapped(&mut files, it, tgid, todo));
+        let kind = Kind::Found { mappings: mappings.collect(), metadata };
         (!text.is_empty()).then_some(Event { time_ns, tgid, kind })
     }
 
     /// What a record means for a process, if anything.
-    #[must_use]
-    pub fn event(&self, record: Timed) -> Option<Event> {
+    fn event(&self, record: Timed, files: &mut Files, todo: &mut Vec<What>) -> Option<Event> {
         let Timed { time_ns, record } = record;
         let (tgid, kind) = match record {
             Record::Mmap { tgid, start, bytes, file_offset, file, name, .. } => {
@@ -66,10 +219,11 @@ impl Tracker {
                 let backing = Backing::of(name, file);
                 let end = start.checked_add(bytes)?;
                 let mapping = Mapping { start, end, file_offset, backing, name: name.into() };
-                (tgid, Kind::Mapped(open(&mut self.files(), mapping, tgid)))
+                (tgid, Kind::Mapped(mapped(files, mapping, tgid, todo)))
             }
             Record::Comm { tgid, exec: true, .. } => {
-                (tgid, Kind::Exec { metadata: self.metadata(tgid) })
+                todo.extend(self.metadata.then_some(What::Describe(tgid, time_ns)));
+                (tgid, Kind::Exec)
             }
             Record::Fork { tgid, parent_tgid, .. } if tgid != parent_tgid => {
                 (tgid, Kind::Forked(parent_tgid))
@@ -80,20 +234,22 @@ impl Tracker {
         };
         Some(Event { time_ns, tgid, kind })
     }
-
-    fn metadata(&self, tgid: u32) -> Option<Box<Metadata>> {
-        self.metadata.then(|| Box::new(Metadata::read(tgid)))
-    }
-
-    fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-fn open(files: &mut Files, mapping: Mapping<MappedId>, tgid: u32) -> Mapped {
+fn mapped(
+    files: &mut Files,
+    mapping: Mapping<MappedId>,
+    tgid: u32,
+    todo: &mut Vec<What>,
+) -> Mapped {
     let Mapping { start, end, file_offset, backing, name } = mapping;
     let backing: Backing<Arc<MappedFile>> = match backing {
-        Backing::File(id) => Backing::File(files.get(id, Place { tgid, start, end, name: &name })),
+        Backing::File(id) => {
+            let (file, opening) =
+                files.get(id, Place { tgid, start, end, name: Arc::clone(&name) });
+            todo.extend(opening.map(What::Open));
+            Backing::File(file)
+        }
         Backing::Vdso => Backing::Vdso,
         Backing::Anonymous => Backing::Anonymous,
     };

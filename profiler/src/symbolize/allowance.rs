@@ -12,12 +12,18 @@ const SAVED: Duration = Duration::from_secs(5);
 pub(super) struct Allowance {
     /// Until when the time that was taken has used up the share.
     used_until: Instant,
+    saved: Duration,
 }
 
 impl Allowance {
     /// All that can be saved is there.
     pub(super) fn new(now: Instant) -> Self {
-        Self { used_until: now.checked_sub(SAVED).unwrap_or(now) }
+        Self::saving(SAVED, now)
+    }
+
+    /// One of which so much time's share may be saved. All of it is there.
+    pub(super) fn saving(saved: Duration, now: Instant) -> Self {
+        Self { used_until: now.checked_sub(saved).unwrap_or(now), saved }
     }
 
     /// Whether there is some left.
@@ -27,7 +33,7 @@ impl Allowance {
 
     /// Takes time, also more than was left.
     pub(super) fn take(&mut self, now: Instant, time: Duration) {
-        let saved_since = now.checked_sub(SAVED).unwrap_or(now);
+        let saved_since = now.checked_sub(self.saved).unwrap_or(now);
         self.used_until = self.used_until.max(saved_since) + time.saturating_mul(SHARE);
     }
 }

@@ -9,8 +9,10 @@ use std::{
     io::Read as _,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
+use super::allowance::Allowance;
 use crate::{
     build_id::BuildId,
     elf::{self, Code},
@@ -22,47 +24,52 @@ const DEBUG_DIR: &str = "usr/lib/debug";
 /// The largest file whose checksum is made: it takes a read of the whole, and a container may hold
 /// one that has no end in sight.
 const CHECKSUM_LIMIT: u64 = 1 << 30;
+/// The longest that one may take, on a slow disk.
+const CHECKSUM_TIME: Duration = Duration::from_secs(5);
 /// How much of a file is read at a time for its checksum.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A file with the symbols of another one, which has the code.
 #[derive(Debug)]
-pub struct DebugFile {
+pub(super) struct DebugFile {
     file: File,
     code: Code,
 }
 
 impl DebugFile {
     /// The debug file of a file that has this path in each of the roots, such as a process's own and
-    /// ours. It is looked for by build id in all of them, then by the link to it.
-    #[must_use]
-    pub fn find(stripped: &File, path: &Path, roots: &[&Path]) -> Option<Self> {
+    /// ours. It is looked for by build id in all of them, then by the link to it, as far as there is time
+    /// left for checksums.
+    pub(super) fn find(
+        stripped: &File,
+        path: &Path,
+        roots: &[&Path],
+        allowance: &mut Allowance,
+    ) -> Option<Self> {
         let id = BuildId::of_elf(stripped);
         let by_id = || roots.iter().find_map(|root| by_id(id?, root));
         let by_link = || {
             let link = elf::debug_link(stripped)?;
             let places = roots.iter().filter_map(|root| link_places(root, path, &link)).flatten();
-            places.filter_map(|place| open(&place)).find(|file| is_linked(file, &link, id))
+            let mut files = places.filter_map(|place| open(&place));
+            files.find(|file| is_linked(file, &link, id, allowance))
         };
         Self::new(stripped, by_id().or_else(by_link)?)
     }
 
     /// A debug file that is known to be that of the stripped one.
-    #[must_use]
-    pub fn new(stripped: &File, file: File) -> Option<Self> {
+    pub(super) fn new(stripped: &File, file: File) -> Option<Self> {
         Some(Self { file, code: elf::code(stripped)? })
     }
 
     /// The file with the symbols.
-    #[must_use]
-    pub fn file(&self) -> &File {
+    pub(super) fn file(&self) -> &File {
         &self.file
     }
 
     /// The address, as the symbols have it, of an offset in the stripped file. The debug file has no
     /// code, and so no offsets of its own.
-    #[must_use]
-    pub fn address_of(&self, offset: u64) -> Option<u64> {
+    pub(super) fn address_of(&self, offset: u64) -> Option<u64> {
         self.code.address_of(offset)
     }
 }
@@ -85,27 +92,45 @@ fn link_places(root: &Path, path: &Path, link: &elf::DebugLink) -> Option<[PathB
 
 /// Whether a file is the one that was linked to: by its checksum, and by build id where both have
 /// one.
-fn is_linked(file: &File, link: &elf::DebugLink, id: Option<BuildId>) -> bool {
+fn is_linked(
+    file: &File,
+    link: &elf::DebugLink,
+    id: Option<BuildId>,
+    allowance: &mut Allowance,
+) -> bool {
     let mut magic = [0; 4];
     if file.read_exact_at(&mut magic, 0).is_err() || magic != object::elf::ELFMAG {
         return false;
     }
     let own = BuildId::of_elf(file);
     // The build id is found at once, the checksum takes the whole file.
-    (own.is_none() || id.is_none() || own == id) && crc(file) == Some(link.crc)
+    (own.is_none() || id.is_none() || own == id) && crc(file, allowance) == Some(link.crc)
 }
 
-fn crc(mut file: &File) -> Option<u32> {
+/// The checksum of a file that is not too large, nor takes too long to be read.
+fn crc(file: &File, allowance: &mut Allowance) -> Option<u32> {
+    let start = Instant::now();
+    if !allowance.is_left(start) {
+        tracing::info!("a debug file is not looked at: too much time has gone into checksums");
+        return None;
+    }
+    let crc = read_crc(file, start.checked_add(CHECKSUM_TIME)?);
+    let end = Instant::now();
+    allowance.take(end, end.duration_since(start));
+    crc
+}
+
+fn read_crc(mut file: &File, deadline: Instant) -> Option<u32> {
     let mut hasher = crc32fast::Hasher::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     // One that grows while it is read has an end all the same.
     let mut left = Some(file.metadata().ok()?.len()).filter(|&bytes| bytes <= CHECKSUM_LIMIT)?;
-    while left > 0 {
+    while left > 0 && Instant::now() < deadline {
         let bytes = file.read(&mut chunk).ok().filter(|&bytes| bytes > 0)?;
         hasher.update(chunk.get(..bytes)?);
         left = left.saturating_sub(bytes as u64);
     }
-    Some(hasher.finalize())
+    (left == 0).then(|| hasher.finalize())
 }
 
 fn open(path: &Path) -> Option<File> {
@@ -123,6 +148,10 @@ mod tests {
     use tempfile::TempDir;
 
     const PROGRAM: &str = "int work(int x) { return x * 3; } int main(void) { return work(1); }";
+
+    fn plenty() -> Allowance {
+        Allowance::new(Instant::now())
+    }
 
     fn run(program: &str, arguments: &[&Path]) {
         let done = Command::new(program).args(arguments).status().unwrap();
@@ -178,7 +207,7 @@ mod tests {
         fn find(&self) -> Option<DebugFile> {
             let empty = TempDir::new().unwrap();
             let roots = [empty.path(), self.dir.path()];
-            DebugFile::find(&self.program(), Path::new("/opt/program"), &roots)
+            DebugFile::find(&self.program(), Path::new("/opt/program"), &roots, &mut plenty())
         }
 
         /// The name that what was found has for the place of `work`.
@@ -250,11 +279,11 @@ mod tests {
         assert!(root.find().is_none());
         // The checksum is right, and yet it is of another build.
         let file = File::open(other.path("opt/program.debug")).unwrap();
-        let link = elf::DebugLink { name: "any".into(), crc: crc(&file).unwrap() };
+        let link = elf::DebugLink { name: "any".into(), crc: crc(&file, &mut plenty()).unwrap() };
         let reopened = || File::open(other.path("opt/program.debug")).unwrap();
-        assert!(is_linked(&reopened(), &link, BuildId::of_elf(&other.program())));
-        assert!(is_linked(&reopened(), &link, None));
-        assert!(!is_linked(&reopened(), &link, BuildId::of_elf(&root.program())));
+        assert!(is_linked(&reopened(), &link, BuildId::of_elf(&other.program()), &mut plenty()));
+        assert!(is_linked(&reopened(), &link, None, &mut plenty()));
+        assert!(!is_linked(&reopened(), &link, BuildId::of_elf(&root.program()), &mut plenty()));
     }
 
     #[test]
@@ -268,22 +297,48 @@ mod tests {
     }
 
     #[test]
+    fn checksums_have_a_share_of_the_time() {
+        let root = Root::new("sha1");
+        let roots = [root.dir.path()];
+        let find = |allowance: &mut Allowance| {
+            DebugFile::find(&root.program(), Path::new("/opt/program"), &roots, allowance)
+        };
+        let mut spent = plenty();
+        assert!(find(&mut spent).is_some());
+        spent.take(Instant::now(), Duration::from_secs(1000));
+        assert!(find(&mut spent).is_none());
+        // By its build id it is found all the same.
+        root.move_debug_file(&root.id_place());
+        assert!(find(&mut spent).is_some());
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4).unwrap();
+        assert_eq!(read_crc(&file, Instant::now()), None);
+    }
+
+    #[test]
     fn a_checksum_has_a_limit() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4).unwrap();
-        assert_eq!(crc(&file), Some(0x2144_df1c));
+        assert_eq!(crc(&file, &mut plenty()), Some(0x2144_df1c));
         // Only a hole, which takes no room on the disk.
         file.set_len(1 << 42).unwrap();
-        assert_eq!(crc(&file), None);
+        assert_eq!(crc(&file, &mut plenty()), None);
     }
 
     #[test]
     fn a_path_that_is_none_leads_nowhere() {
         let root = Root::new("none");
         for path in ["", "/", "program", "//anon", "/opt/program (deleted)", "/../opt/program"] {
-            let _ = DebugFile::find(&root.program(), Path::new(path), &[root.dir.path()]);
+            let _ = DebugFile::find(
+                &root.program(),
+                Path::new(path),
+                &[root.dir.path()],
+                &mut plenty(),
+            );
         }
         let deleted = Path::new("/opt/program (deleted)");
-        assert!(DebugFile::find(&root.program(), deleted, &[root.dir.path()]).is_some());
+        assert!(
+            DebugFile::find(&root.program(), deleted, &[root.dir.path()], &mut plenty()).is_some()
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     path::Path,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use blazesym::symbolize::{
@@ -15,7 +16,7 @@ use blazesym::symbolize::{
 };
 use rustc_hash::FxHashMap;
 
-use super::debug_file::DebugFile;
+use super::{allowance::Allowance, debug_data, debug_file::DebugFile};
 use crate::{
     build_id::BuildId,
     heap,
@@ -25,6 +26,9 @@ use crate::{
 /// Files whose symbols are kept, at most: each is held open, and its debug file, too.
 const LIMIT: usize = 512;
 
+/// The time whose share may be used at once: five seconds, since many files are read at the start.
+const SAVED: Duration = Duration::from_secs(100);
+
 /// The files whose symbols were asked for lately.
 pub(super) struct ElfFiles {
     lines: bool,
@@ -33,10 +37,14 @@ pub(super) struct ElfFiles {
     limit_bytes: usize,
     bytes: usize,
     clock: u64,
+    /// The time for checksums and for what files carry packed.
+    allowance: Allowance,
 }
 
 struct Loaded {
     symbols: Symbols,
+    /// The file in memory with them, where they are packed.
+    unpacked: Option<DebugFile>,
     /// The separate file with the rest of its symbols.
     debug: Option<(Symbols, DebugFile)>,
     bytes: usize,
@@ -69,11 +77,15 @@ impl Symbols {
 
 impl Loaded {
     fn find(&self, offset: u64, lines: bool) -> Option<Symbolized<'_>> {
-        let own = || self.symbols.find(Input::FileOffset(offset));
+        // A file of symbols has no code, and so no offsets of its own.
+        let address_in = |file: &DebugFile| Some(Input::VirtOffset(file.address_of(offset)?));
+        let own = || match &self.unpacked {
+            Some(file) => self.symbols.find(address_in(file)?),
+            None => self.symbols.find(Input::FileOffset(offset)),
+        };
         let separate = || {
             let (symbols, file) = self.debug.as_ref()?;
-            // It has no code, and so no offsets of its own.
-            symbols.find(Input::VirtOffset(file.address_of(offset)?))
+            symbols.find(address_in(file)?)
         };
         // Lines are in the separate file, if there is one.
         if lines { separate().or_else(own) } else { own().or_else(separate) }
@@ -83,7 +95,8 @@ impl Loaded {
 impl ElfFiles {
     /// No file yet; with `lines`, debug info is read, too.
     pub(super) fn new(lines: bool, limit_bytes: usize) -> Self {
-        Self { lines, loaded: FxHashMap::default(), limit_bytes, bytes: 0, clock: 0 }
+        let allowance = Allowance::saving(SAVED, Instant::now());
+        Self { lines, loaded: FxHashMap::default(), limit_bytes, bytes: 0, clock: 0, allowance }
     }
 
     /// Hands on what is at an offset of the file, which a process knows by this name: nothing if it
@@ -98,13 +111,20 @@ impl ElfFiles {
         let key = file.key().ok_or_else(|| file.missing())?;
         if !self.loaded.contains_key(&key) {
             let opened = file.unchanged()?;
-            let symbols = Symbols::new(opened.as_raw_fd(), self.lines);
+            let (unpacked, bytes) = debug_data::names(opened, &mut self.allowance).unzip();
+            let symbols = match &unpacked {
+                // It has no lines.
+                Some(names) => Symbols::new(names.file().as_raw_fd(), false),
+                None => Symbols::new(opened.as_raw_fd(), self.lines),
+            };
+            let bytes = bytes.unwrap_or(0);
             let roots = [format!("/proc/{tgid}/root"), "/".to_owned()];
             let roots = roots.each_ref().map(Path::new);
-            let debug = DebugFile::find(opened, Path::new(name), &roots);
+            let debug = DebugFile::find(opened, Path::new(name), &roots, &mut self.allowance);
             let debug = debug.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
             let file = Arc::clone(file);
-            self.loaded.insert(key, Loaded { symbols, debug, bytes: 0, used: 0, file });
+            self.bytes += bytes;
+            self.loaded.insert(key, Loaded { symbols, unpacked, debug, bytes, used: 0, file });
         }
         self.clock += 1;
         let loaded = self.loaded.get_mut(&key).ok_or(Missing::Gone)?;
@@ -117,6 +137,12 @@ impl ElfFiles {
             self.evict(key);
         }
         Ok(taken)
+    }
+
+    /// Whether a debug file may be of use.
+    pub(super) fn wants_debug_file(&self, file: &MappedFile) -> bool {
+        let loaded = file.key().and_then(|key| self.loaded.get(&key));
+        loaded.is_some_and(|loaded| loaded.debug.is_none())
     }
 
     /// Takes a debug file that was sent for; whether it is of use.

@@ -47,6 +47,8 @@ pub enum Origin {
     NoSymbol,
     /// No name: code made at run time, and the process says nothing of it.
     NoMap,
+    /// The same, and an earlier process with its id has left a map.
+    OldMap,
 }
 
 impl Origin {
@@ -67,9 +69,11 @@ impl Origin {
         match self {
             Self::NoSymbol => Some("install its debug package, or use --debuginfod"),
             Self::NoMap => Some("have the runtime write a perf map or a jitdump"),
+            Self::OldMap => Some("have the runtime write a map of its own, after it was started"),
             Self::NotMapped => Some("the stack was followed through code without frame pointers"),
             Self::NoFile(Missing::Changed | Missing::Replaced) => Some("restart the program"),
             Self::NoFile(Missing::TooMany) => Some("raise `ulimit -n`"),
+            Self::NoFile(Missing::Unanswered) => Some("see why its file system does not answer"),
             _ => None,
         }
     }
@@ -88,6 +92,7 @@ impl fmt::Display for Origin {
             Self::NoFile(missing) => return missing.fmt(f),
             Self::NoSymbol => "no symbol",
             Self::NoMap => "no map of code made at run time",
+            Self::OldMap => "map older than the process",
         })
     }
 }

@@ -92,7 +92,8 @@ impl JitDump {
         })
     }
 
-    /// The file of a process, which tells where it is.
+    /// The file of a process, which tells where it is. However old, it is not that of another process
+    /// with the same id: this one has mapped it, or was forked from the one that has.
     pub(super) fn open<'a>(owner: &Owner, mappings: &'a [Mapped]) -> Option<&'a File> {
         let Backing::File(file) = &Self::marker_in(mappings)?.backing else { return None };
         file.file().filter(|file| owner.owns(file))

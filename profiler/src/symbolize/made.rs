@@ -38,6 +38,8 @@ struct Names {
     perf_map: PerfMap,
     /// Whether all that was written has been read.
     is_all: bool,
+    /// Why an address has no name.
+    why: Origin,
     look_again: Instant,
 }
 
@@ -48,13 +50,13 @@ impl Default for MadeCode {
 }
 
 impl MadeCode {
-    /// Start and name of the function that holds an address, and who has named it. What the process
-    /// has written since is read if the address is not known, now and then.
+    /// Start and name of the function that holds an address, and who has named it, or why it has no
+    /// name. What the process has written since is read if the address is not known, now and then.
     pub(super) fn find(
         &mut self,
         process: &Process,
         address: u64,
-    ) -> Option<(u64, Rc<str>, Origin)> {
+    ) -> Result<(u64, Rc<str>, Origin), Origin> {
         self.find_in(process.tgid, process.space.id(), process.space.mappings(), address)
     }
 
@@ -64,12 +66,14 @@ impl MadeCode {
         space: SpaceId,
         mappings: &[Mapped],
         address: u64,
-    ) -> Option<(u64, Rc<str>, Origin)> {
+    ) -> Result<(u64, Rc<str>, Origin), Origin> {
         let kept = self.processes.get(&tgid).filter(|names| names.space == space);
-        let found = kept.and_then(|names| names.find(address));
         let now = Instant::now();
-        if found.is_some() || kept.is_some_and(|names| now < names.look_again) {
-            return found;
+        if let Some(names) = kept {
+            let found = names.find(address);
+            if found.is_ok() || now < names.look_again {
+                return found;
+            }
         }
         self.make_room(tgid);
         let names = self.processes.entry(tgid).or_insert_with(|| Names::new(space, now));
@@ -107,7 +111,7 @@ impl MadeCode {
 impl Names {
     fn new(space: SpaceId, now: Instant) -> Self {
         let (jit_dump, perf_map) = (JitDump::default(), PerfMap::default());
-        Self { space, jit_dump, perf_map, is_all: false, look_again: now }
+        Self { space, jit_dump, perf_map, is_all: false, why: Origin::NoMap, look_again: now }
     }
 
     /// Reads a step of what is new, and says whether there is more. Of a process that is gone, what
@@ -115,8 +119,12 @@ impl Names {
     fn read_on(&mut self, tgid: u32, mappings: &[Mapped]) -> bool {
         let Some(owner) = Owner::of(tgid) else { return false };
         let map_is_all = match PerfMap::open(&owner) {
-            Some(file) => self.perf_map.read_on(&file).unwrap_or(true),
-            None => {
+            Ok(file) => {
+                self.why = Origin::NoMap;
+                self.perf_map.read_on(&file).unwrap_or(true)
+            }
+            Err(why) => {
+                self.why = why;
                 self.perf_map = PerfMap::default();
                 true
             }
@@ -137,11 +145,11 @@ impl Names {
 
     /// The jitdump knows when code has been replaced, so it is asked first. Nothing is known before
     /// all was read, since what was read last may stand against it.
-    fn find(&self, address: u64) -> Option<(u64, Rc<str>, Origin)> {
+    fn find(&self, address: u64) -> Result<(u64, Rc<str>, Origin), Origin> {
         let dumped = || self.jit_dump.find(address).map(|found| (found, Origin::Jitdump));
         let mapped = || self.perf_map.find(address).map(|found| (found, Origin::PerfMap));
-        let ((start, name), origin) = self.is_all.then(|| dumped().or_else(mapped)).flatten()?;
-        Some((start, name, origin))
+        let found = self.is_all.then(|| dumped().or_else(mapped)).flatten();
+        found.map(|((start, name), origin)| (start, name, origin)).ok_or(self.why)
     }
 
     fn bytes(&self) -> usize {
@@ -156,6 +164,7 @@ mod tests {
         fs::{self, OpenOptions},
         io::Write as _,
         process::{Child, Command},
+        time::SystemTime,
     };
 
     /// A process that has named a function at 0x1000.
@@ -185,7 +194,21 @@ mod tests {
 
     fn find(made: &mut MadeCode, tgid: u32, address: u64) -> Option<String> {
         let found = made.find_in(tgid, SpaceId::KERNEL, &[], address);
-        found.map(|(_, name, _)| name.to_string())
+        found.ok().map(|(_, name, _)| name.to_string())
+    }
+
+    #[test]
+    fn a_map_of_an_earlier_process_is_not_used() {
+        let namer = Namer::start();
+        let before = SystemTime::now() - Duration::from_secs(3600);
+        let map = OpenOptions::new().append(true).open(namer.map()).unwrap();
+        map.set_modified(before).unwrap();
+        let mut made = MadeCode::default();
+        let found = made.find_in(namer.tgid(), SpaceId::KERNEL, &[], 0x1000);
+        assert_eq!(found, Err(Origin::OldMap));
+        // It writes its own in the same place.
+        fs::write(namer.map(), "1000 10 own\n").unwrap();
+        while find(&mut made, namer.tgid(), 0x1000).as_deref() != Some("own") {}
     }
 
     #[test]
@@ -210,7 +233,7 @@ mod tests {
         assert_eq!(&*names.find(0x1000).unwrap().1, "first");
         // As if that had its pid now.
         names.read_on(std::process::id(), &[]);
-        assert_eq!(names.find(0x1000), None);
+        assert_eq!(names.find(0x1000), Err(Origin::NoMap));
     }
 
     #[test]
@@ -222,7 +245,7 @@ mod tests {
         fs::write(namer.map(), text).unwrap();
         let mut names = Names::new(SpaceId::KERNEL, Instant::now());
         assert!(names.read_on(namer.tgid(), &[]));
-        assert_eq!(names.find(0x1000), None);
+        assert_eq!(names.find(0x1000), Err(Origin::NoMap));
         assert!(!names.read_on(namer.tgid(), &[]));
         assert_eq!(&*names.find(0x1000).unwrap().1, "second");
     }

@@ -2,7 +2,8 @@
 
 mod allowance;
 mod cache;
-pub mod debug_file;
+mod debug_data;
+mod debug_file;
 pub mod debuginfod;
 mod elf;
 pub mod frame;
@@ -10,6 +11,7 @@ mod functions;
 mod growing;
 pub mod jitdump;
 mod kernel_code;
+mod kernel_modules;
 mod made;
 pub mod naming;
 mod owner;

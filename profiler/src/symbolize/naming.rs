@@ -1,11 +1,11 @@
-//! How much of what was sampled has names, by file, and what would help.
+//! How much of what was sampled has names, and how many stacks are whole, by file, and what would help.
 
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 use rustc_hash::FxHashMap;
 
 use super::frame::{Origin, Stack};
-use crate::ledger::naming::FileNaming;
+use crate::{ledger::naming::FileNaming, output::user_end};
 
 /// Files that are told apart; what comes beyond is counted as one.
 const LIMIT: usize = 4096;
@@ -16,6 +16,7 @@ const NOWHERE: &str = "[not mapped]";
 #[derive(Debug, Default)]
 pub struct Naming {
     files: FxHashMap<Rc<str>, Counts>,
+    ends: FxHashMap<&'static str, u64>,
 }
 
 /// The frames of one file.
@@ -25,11 +26,18 @@ struct Counts {
     frames: u64,
     named: u64,
     unnamed: FxHashMap<Origin, u64>,
+    cut: FxHashMap<&'static str, u64>,
 }
 
 impl Naming {
-    /// Counts a user stack.
-    pub fn add(&mut self, stack: &Stack) {
+    /// Counts a user stack, and how it ended.
+    pub fn add(&mut self, stack: &Stack, end: &'static str) {
+        let Some(outermost) = stack.locations.last() else { return };
+        *self.ends.entry(end).or_default() += 1;
+        if end != user_end::COMPLETE {
+            let module = outermost.frames.last().and_then(|frame| frame.module.as_ref());
+            *self.file(module).cut.entry(end).or_default() += 1;
+        }
         for (depth, location) in stack.locations.iter().enumerate() {
             let Some(frame) = location.frames.last() else { continue };
             let file = self.file(frame.module.as_ref());
@@ -53,15 +61,23 @@ impl Naming {
         self.files.entry(name).or_default()
     }
 
+    /// How many stacks have ended how.
+    #[must_use]
+    pub fn ends(&self) -> BTreeMap<&'static str, u64> {
+        self.ends.iter().map(|(end, count)| (*end, *count)).collect()
+    }
+
     /// Each file, those with most frames first.
     #[must_use]
     pub fn into_files(self) -> Vec<FileNaming> {
         let finish = |(module, counts): (Rc<str>, Counts)| {
-            let Counts { samples, frames, named, unnamed } = counts;
+            let Counts { samples, frames, named, unnamed, cut } = counts;
+            let cut = cut.into_iter().collect();
             let most = unnamed.iter().max_by_key(|(_, count)| **count);
             let hint = most.and_then(|(origin, _)| origin.hint());
             let unnamed = unnamed.iter().map(|(why, count)| (why.to_string(), *count)).collect();
-            FileNaming { module: module.as_ref().to_owned(), samples, frames, named, unnamed, hint }
+            let module = module.as_ref().to_owned();
+            FileNaming { module, samples, frames, named, unnamed, hint, cut }
         };
         let mut files: Vec<FileNaming> = self.files.into_iter().map(finish).collect();
         files.sort_by(|one, other| (other.frames, &one.module).cmp(&(one.frames, &other.module)));
@@ -91,8 +107,9 @@ mod tests {
             location(Some("/bin/program"), Origin::Elf),
             location(None, Origin::NotMapped),
         ]);
-        naming.add(&stack);
-        naming.add(&stack);
+        naming.add(&stack, "complete");
+        naming.add(&stack, "mapping_unknown");
+        assert_eq!(naming.ends(), [("complete", 1), ("mapping_unknown", 1)].into());
         let files = naming.into_files();
         let of = |name: &str| files.iter().find(|file| file.module == name).unwrap();
         assert_eq!(files[0].module, "/bin/program");
@@ -106,6 +123,8 @@ mod tests {
             table(&files)
         );
         assert_eq!(of(NOWHERE).frames, 2);
+        assert_eq!(of(NOWHERE).cut, [("mapping_unknown", 1)].into());
+        assert!(stripped.cut.is_empty());
     }
 
     #[test]
@@ -113,7 +132,7 @@ mod tests {
         let mut naming = Naming::default();
         for number in 0..LIMIT + 10 {
             let name = number.to_string();
-            naming.add(&Stack::new(vec![location(Some(&name), Origin::Elf)]));
+            naming.add(&Stack::new(vec![location(Some(&name), Origin::Elf)]), "complete");
         }
         let files = naming.into_files();
         assert_eq!(files.len(), LIMIT + 1);

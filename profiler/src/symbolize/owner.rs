@@ -1,20 +1,26 @@
 //! A process as the owner of files that it writes for profilers.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::Path,
+    time::{Duration, SystemTime},
 };
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::regular_file;
+use crate::{kernel, regular_file};
+
+/// How much older than the process a file may look: the times of both have steps, and the clock on the
+/// wall is set a little now and then.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// What a process calls its own.
 #[derive(Debug)]
 pub(super) struct Owner {
     root: OwnedFd,
     uid: u32,
+    began: SystemTime,
     /// Its id in its own pid namespace, which is what it knows itself by.
     pub(super) own_id: u32,
 }
@@ -24,12 +30,11 @@ impl Owner {
     pub(super) fn of(tgid: u32) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, format!("/proc/{tgid}/root"), flags, Mode::empty()).ok()?;
-        let status = fs::read_to_string(format!("/proc/{tgid}/status")).ok()?;
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
         // The outermost namespace comes first.
-        let own_id = field("NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()?;
-        let uid = field("Uid:")?.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(Self { root, uid, own_id })
+        let own_id = kernel::status(tgid, "NSpid:")?;
+        let own_id = own_id.split_ascii_whitespace().next_back()?.parse().ok()?;
+        let uid = kernel::user_of(tgid)?;
+        Some(Self { root, uid, began: kernel::began(tgid)?, own_id })
     }
 
     /// Opens a file below the process's root, which no link on the way leads out of; the path itself
@@ -45,12 +50,21 @@ impl Owner {
         let metadata = file.metadata();
         metadata.is_ok_and(|it| it.is_file() && [self.uid, 0].contains(&it.uid()))
     }
+
+    /// Whether a file was last written to before the process began: one that had its id was it.
+    pub(super) fn is_younger_than(&self, file: &File) -> bool {
+        let written = file.metadata().and_then(|it| it.modified());
+        written.is_ok_and(|written| written + SLACK < self.began)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{chown, symlink};
+    use std::{
+        fs,
+        os::unix::fs::{chown, symlink},
+    };
 
     /// We ourselves, with another folder for a root.
     fn owner_in(root: &std::path::Path) -> Owner {
@@ -88,6 +102,17 @@ mod tests {
         let owner = owner_in(root.path());
         assert!(owner.open("/out/file").is_none());
         assert!(owner.open("/inside/file").is_some());
+    }
+
+    #[test]
+    fn is_younger_than_what_was_there_before_it() {
+        let file = tempfile::tempfile().unwrap();
+        let owner = Owner::of(std::process::id()).unwrap();
+        assert!(!owner.is_younger_than(&file));
+        file.set_modified(owner.began).unwrap();
+        assert!(!owner.is_younger_than(&file));
+        file.set_modified(owner.began - 2 * SLACK).unwrap();
+        assert!(owner.is_younger_than(&file));
     }
 
     #[test]

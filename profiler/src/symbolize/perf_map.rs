@@ -6,6 +6,7 @@
 use std::{fs::File, io, rc::Rc};
 
 use super::{
+    frame::Origin,
     functions::Functions,
     growing::{Growing, STEP},
     owner::Owner,
@@ -26,9 +27,11 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// The map of a process: in its own `/tmp`, by the id that it has in its own pid namespace.
-    pub(super) fn open(owner: &Owner) -> Option<File> {
-        owner.open(&format!("/tmp/perf-{}.map", owner.own_id))
+    /// The map of a process: in its own `/tmp`, by the id that it has in its own pid namespace. One that
+    /// is older than the process is of another that had the id.
+    pub(super) fn open(owner: &Owner) -> Result<File, Origin> {
+        let file = owner.open(&format!("/tmp/perf-{}.map", owner.own_id)).ok_or(Origin::NoMap)?;
+        if owner.is_younger_than(&file) { Err(Origin::OldMap) } else { Ok(file) }
     }
 
     /// Reads a step of what is new in the file. Says whether that was all of it: until then, a

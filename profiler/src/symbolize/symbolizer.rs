@@ -18,6 +18,7 @@ use super::{
     elf::{self, ElfFiles},
     frame::{Frame, Location, Origin, Stack},
     kernel_code::LaterCode,
+    kernel_modules::KernelModules,
     made::MadeCode,
 };
 use crate::{
@@ -49,7 +50,10 @@ enum Place {
 /// Names addresses. Belongs to one thread: blazesym's caches are not shared.
 pub struct Symbolizer {
     blazesym: Blazesym,
+    lines: bool,
     kernel: Source<'static>,
+    /// `None` while its symbols have not been read.
+    kernel_modules: Option<KernelModules>,
     later: LaterCode,
     files: ElfFiles,
     debuginfod: Option<Debuginfod>,
@@ -75,7 +79,9 @@ impl Symbolizer {
         let own_vdso = maps::parse(&own_maps).into_iter().find(|it| it.backing == Backing::Vdso);
         Self {
             blazesym: elf::blazesym(lines),
+            lines,
             kernel: Source::Kernel(kernel),
+            kernel_modules: None,
             later: LaterCode::default(),
             files: ElfFiles::new(lines, cache_bytes),
             debuginfod,
@@ -89,9 +95,9 @@ impl Symbolizer {
     }
 
     /// Reads the kernel's symbols, so that the first sample need not wait for it.
-    pub fn read_kernel_symbols(&self) {
-        // Whether there is anything at the address does not matter.
-        let _ = self.blazesym.symbolize_single(&self.kernel, Input::AbsAddr(u64::MAX));
+    pub fn read_kernel_symbols(&mut self) {
+        self.kernel_modules = Some(KernelModules::now());
+        read_symbols(&self.blazesym, &self.kernel);
     }
 
     /// Takes in which code the kernel has got or given up since.
@@ -101,6 +107,20 @@ impl Symbolizer {
         }
         // Among them are addresses that had no name, or another.
         self.frames = Generations::new(CACHED_ADDRESSES);
+    }
+
+    /// Reads the kernel's symbols again if it has other modules by now; whether it has. It does not look
+    /// each time.
+    pub fn follow_kernel_modules(&mut self) -> bool {
+        let Some(modules) = &mut self.kernel_modules else { return false };
+        let has_changed = modules.follow(|| {
+            self.blazesym = elf::blazesym(self.lines);
+            read_symbols(&self.blazesym, &self.kernel);
+        });
+        if has_changed {
+            self.frames = Generations::new(CACHED_ADDRESSES);
+        }
+        has_changed
     }
 
     /// Takes the debug files that have come meanwhile. If there are any, what was found before may
@@ -194,8 +214,7 @@ impl Symbolizer {
             Backing::File(file) => {
                 let frames = self.in_file(process.tgid, file, mapping, address, is_return);
                 let unnamed = frames.iter().all(|frame| frame.symbol.is_none());
-                // Some runtimes write their code through a memfd.
-                if unnamed && mapping.name.starts_with("/memfd:") {
+                if unnamed && is_memory(&mapping.name) {
                     return self.made(process, mapping, address, is_return);
                 }
                 frames
@@ -245,8 +264,9 @@ impl Symbolizer {
         match (found, key) {
             (Ok(frames), Some(key)) => {
                 let is_named = frames.iter().all(|frame| frame.origin.is_named());
-                if let (Some(debuginfod), Some(id), false) =
-                    (&mut self.debuginfod, build_id, is_named)
+                if let (Some(debuginfod), Some(id)) = (&mut self.debuginfod, build_id)
+                    && !is_named
+                    && self.files.wants_debug_file(file)
                 {
                     debuginfod.ask(id);
                 }
@@ -273,13 +293,16 @@ impl Symbolizer {
         is_return: bool,
     ) -> Rc<[Frame]> {
         let call = address.wrapping_sub(u64::from(is_return));
-        let Some((start, symbol, origin)) = self.made.find(process, call) else {
-            // The process may still write the name of what it has just made.
-            self.all_known = false;
-            let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
-            let module = Some(self.modules.intern(name));
-            let offset = mapping.file_offset_of(address);
-            return Rc::from([Frame { offset, module, origin: Origin::NoMap, ..Frame::default() }]);
+        let (start, symbol, origin) = match self.made.find(process, call) {
+            Ok(found) => found,
+            Err(origin) => {
+                // The process may still write the name of what it has just made.
+                self.all_known = false;
+                let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
+                let module = Some(self.modules.intern(name));
+                let offset = mapping.file_offset_of(address);
+                return Rc::from([Frame { offset, module, origin, ..Frame::default() }]);
+            }
         };
         let module = Some(self.modules.intern("[JIT]"));
         let offset = address.wrapping_sub(start);
@@ -363,6 +386,19 @@ struct Unnamed<'a> {
     offset: u64,
     module: Option<&'a str>,
     why: Origin,
+}
+
+fn read_symbols(blazesym: &Blazesym, kernel: &Source<'_>) {
+    // Whether there is anything at the address does not matter.
+    let _ = blazesym.symbolize_single(kernel, Input::AbsAddr(u64::MAX));
+}
+
+/// Whether that is the name of a file in memory that a process shares, with itself or others, and may
+/// run code in: a memfd, by which some runtimes write code where they may not both write and run it, or
+/// what stands for shared anonymous memory and huge pages. perf asks its maps of them, too:
+/// <https://github.com/torvalds/linux/blob/v6.12/tools/perf/util/map.c>.
+fn is_memory(name: &str) -> bool {
+    ["/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"].iter().any(|it| name.starts_with(it))
 }
 
 /// A name as far as it is kept: a file may have one of any length.

@@ -65,7 +65,8 @@ pub fn spawn(
         .name("symbolize".into())
         .spawn(move || {
             let output = crate::output::new(&config, event, sink);
-            let symbolizer = Symbolizer::new(config.lines, config.symbol_cache_bytes, debuginfod);
+            let mut symbolizer =
+                Symbolizer::new(config.lines, config.symbol_cache_bytes, debuginfod);
             if config.kernel_stacks {
                 symbolizer.read_kernel_symbols();
             }
@@ -129,6 +130,9 @@ impl Thread {
                     self.processes.forget_before(samples_since_ns);
                 }
                 Message::Samples(samples) => {
+                    if self.symbolizer.follow_kernel_modules() {
+                        self.stacks.remove(&SpaceId::KERNEL);
+                    }
                     if self.symbolizer.take_debug_files() {
                         self.stacks.clear();
                         self.cached_frames = 0;
@@ -151,6 +155,7 @@ impl Thread {
                 }
                 Message::Finish(kernel) => {
                     let mut ledger = Ledger::settle(&kernel, delivered, behind);
+                    ledger.user_ends = self.naming.ends();
                     ledger.names = std::mem::take(&mut self.naming).into_files();
                     ledger.evicted_processes = self.processes.evicted();
                     if let Err(error) = self.output.finish(&ledger) {
@@ -170,13 +175,14 @@ impl Thread {
     fn sample(&mut self, raw: &RawSample<'_>) -> Result<()> {
         let kernel = self.kernel_stack(raw.kernel);
         let (space, user) = self.user_stack(raw);
-        self.naming.add(&user);
         let metadata = if self.metadata {
             self.processes.at(raw.tgid, raw.time_ns).and_then(|process| process.metadata)
         } else {
             None
         };
-        self.output.sample(&NamedSample { raw, space, kernel, user, metadata })
+        let sample = NamedSample { raw, space, kernel, user, metadata };
+        self.naming.add(&sample.user, sample.user_end());
+        self.output.sample(&sample)
     }
 
     fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Rc<Stack> {

@@ -6,11 +6,12 @@ use std::{
     os::unix::fs::FileExt as _,
     sync::{Arc, mpsc},
     thread,
+    time::Instant,
 };
 
 use profiler_common::unwind::rule::Rule;
 
-use super::{Rules, Table};
+use super::{NoTable, Rules, Table};
 use crate::process::{
     file::MappedFile,
     maps::{self, Backing},
@@ -37,22 +38,24 @@ impl Code {
     }
 }
 
+/// A table's place, and which of those that are there in turn it is.
+pub(super) type Ticket = (u32, u64);
+
 /// A table that was made.
 pub(super) struct Built {
-    /// Its place.
-    pub(super) number: u32,
+    /// What it was asked with.
+    pub(super) ticket: Ticket,
     /// The number of the first of the rules that it brought.
     pub(super) first_rule: u32,
     /// Rules that no table before had.
     pub(super) rules: Vec<Rule>,
-    /// The table, inside none where the file has no unwind information that we can use; none where the
-    /// file can't be read.
-    pub(super) table: Option<Option<Table>>,
+    /// The table, or why there is none; `None` where the file can't be used now.
+    pub(super) table: Option<Result<Table, NoTable>>,
 }
 
 /// The thread, seen from outside. It ends when this is dropped.
 pub(super) struct Builder {
-    jobs: mpsc::SyncSender<(u32, Code)>,
+    jobs: mpsc::SyncSender<(Ticket, Code)>,
     built: mpsc::Receiver<Built>,
     waiting: usize,
 }
@@ -66,8 +69,8 @@ impl Builder {
     }
 
     /// Has a table made; whether there was room.
-    pub(super) fn ask(&mut self, number: u32, code: Code) -> bool {
-        let asked = self.jobs.try_send((number, code)).is_ok();
+    pub(super) fn ask(&mut self, ticket: Ticket, code: Code) -> bool {
+        let asked = self.jobs.try_send((ticket, code)).is_ok();
         self.waiting += usize::from(asked);
         asked
     }
@@ -85,10 +88,10 @@ impl Builder {
     }
 }
 
-fn build(jobs: &mpsc::Receiver<(u32, Code)>, done: &mpsc::Sender<Built>) {
+fn build(jobs: &mpsc::Receiver<(Ticket, Code)>, done: &mpsc::Sender<Built>) {
     let mut rules = Rules::new();
     let mut told = 0;
-    let mut waiting: Vec<(u32, Code)> = Vec::new();
+    let mut waiting: Vec<(Ticket, Code)> = Vec::new();
     loop {
         if waiting.is_empty() {
             let Ok(job) = jobs.recv() else { break };
@@ -98,23 +101,18 @@ fn build(jobs: &mpsc::Receiver<(u32, Code)>, done: &mpsc::Sender<Built>) {
         // The smallest first: what takes long holds up only what takes longer.
         let smallest = waiting.iter().enumerate().min_by_key(|(_, (_, code))| code.bytes());
         let Some((at, _)) = smallest else { continue };
-        let (number, code) = waiting.swap_remove(at);
-        let (bytes, start) = (code.bytes(), std::time::Instant::now());
-        let made = match code {
-            Code::Vdso => Ok(Table::of_vdso(&vdso(), &mut rules)),
-            Code::File(file) => file.unchanged().map(|file| Table::of_file(file, &mut rules)),
+        let (ticket, code) = waiting.swap_remove(at);
+        let start = Instant::now();
+        let table = match &code {
+            Code::Vdso => Some(Table::of_vdso(&vdso(), &mut rules)),
+            Code::File(file) => file.unchanged().ok().map(|file| Table::of_file(file, &mut rules)),
         };
-        tracing::debug!(
-            "unwind table {number} of a file of {bytes} bytes: {:?}, {:?}",
-            start.elapsed(),
-            made.as_ref().map(|it| it.as_ref().map(|table| size_of_val(table.chunks())))
-        );
+        let bytes = table.as_ref().map(|it| it.as_ref().map(|it| size_of_val(it.chunks())));
+        tracing::debug!("unwind table {ticket:?}: {bytes:?} bytes in {:?}", start.elapsed());
         let first_rule = u32::try_from(told).unwrap_or(u32::MAX);
         let new = rules.since(told).to_vec();
         told = rules.len();
-        // One that can't be read now may be there for another process.
-        let table = made.ok().map(Result::ok);
-        if done.send(Built { number, first_rule, rules: new, table }).is_err() {
+        if done.send(Built { ticket, first_rule, rules: new, table }).is_err() {
             break;
         }
     }

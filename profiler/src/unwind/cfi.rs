@@ -1,8 +1,8 @@
 //! Call frame information to rows: from an address to another, a rule holds.
 //!
 //! Of a frame's registers only the CFA, the frame pointer and the return address matter here. The
-//! instructions are decoded by gimli, and run here rather than by its `UnwindTable`, which keeps all
-//! registers and gives up a whole function where a rule that nobody needs can't be told.
+//! instructions are decoded by gimli, and run by `state` rather than by gimli's `UnwindTable`,
+//! which keeps all registers.
 //!
 //! What is read is written by others. Every entry is read once for its address and once for its
 //! rows, so that time grows with the size of the section only; what refers to other places, as the
@@ -11,16 +11,16 @@
 use std::{collections::BTreeMap, marker::PhantomData};
 
 use gimli::{
-    BaseAddresses, CallFrameInstruction as Instruction, CallFrameInstructionIter,
-    CommonInformationEntry, EndianSlice, FrameDescriptionEntry, LittleEndian, Reader as _,
-    Register, UnwindExpression, UnwindOffset, UnwindSection,
+    BaseAddresses, CommonInformationEntry, EndianSlice, FrameDescriptionEntry, LittleEndian,
+    Reader as _, UnwindOffset, UnwindSection,
 };
 use profiler_common::unwind::{
-    rule::{Cfa, Rule, Saved},
+    rule::{Cfa, Rule},
     step::Arch,
 };
 
-use super::expression::{Shape, shape};
+pub use super::state::Unsupported;
+use super::state::{Run, State};
 
 /// The bytes of a section.
 pub type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -29,8 +29,8 @@ pub type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 const MOST_CIES: usize = 1 << 14;
 /// Most bytes of a CIE. They overlap in hostile files only, but each of [`MOST_CIES`] is read.
 const MOST_CIE_BYTES: usize = 1 << 12;
-/// How deep `DW_CFA_remember_state` may nest. Compilers don't nest it.
-const MOST_REMEMBERED: usize = 16;
+/// Most rows of one function. The largest real ones have some thousands.
+const MOST_ROWS: u64 = 1 << 20;
 
 /// A rule and where it holds, in addresses of the ELF image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,35 +54,6 @@ pub struct Function {
     pub at: u32,
 }
 
-/// Why there is no rule that can be applied, where there is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsupported {
-    /// The CFA is an expression of a shape of its own.
-    CfaExpression,
-    /// The CFA is given by a register that can't be named.
-    CfaRegister,
-    /// The return address is neither below the CFA nor in a register.
-    ReturnAddress,
-    /// An offset is too large for its field.
-    Offset,
-    /// Two registers would have to be named.
-    Registers,
-    /// The instructions make no sense from here on.
-    Instructions,
-}
-
-impl Unsupported {
-    /// Each, with the words for it, in the order of [`Counts::unsupported`].
-    pub const ALL: [(Self, &'static str); 6] = [
-        (Self::CfaExpression, "CFA by an expression of an unknown shape"),
-        (Self::CfaRegister, "CFA by a register that no frame keeps"),
-        (Self::ReturnAddress, "return address in no known place"),
-        (Self::Offset, "an offset too large"),
-        (Self::Registers, "CFA and return address in two registers"),
-        (Self::Instructions, "malformed instructions"),
-    ];
-}
-
 /// What was met in a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -101,7 +72,7 @@ pub struct Counts {
 pub struct Frames<'a, S, A> {
     section: S,
     bytes: Bytes<'a>,
-    bases: &'a BaseAddresses,
+    bases: BaseAddresses,
     ends_at_zero: bool,
     /// By their offset; `None` is a malformed one.
     cies: BTreeMap<usize, Option<Cie<'a>>>,
@@ -119,43 +90,10 @@ struct Cie<'a> {
 /// An entry, with the state that it begins with.
 type Entry<'a> = (Function, State, FrameDescriptionEntry<Bytes<'a>>);
 
-/// Where the CFA is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Base {
-    Register { register: u16, offset: i64 },
-    Expression(UnwindExpression<usize>),
-}
-
-/// Where a register was saved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// Nothing is said of it, which means `Same` of what a callee has to keep.
-    Unsaid,
-    Same,
-    Undefined,
-    AtCfa(i64),
-    Register(u16),
-    Expression(UnwindExpression<usize>),
-    Other,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
-    cfa: Base,
-    fp: Place,
-    ra: Place,
-}
-
-const NOTHING_SAID: State = State {
-    cfa: Base::Register { register: u16::MAX, offset: 0 },
-    fp: Place::Unsaid,
-    ra: Place::Unsaid,
-};
-
 impl<'a, S: UnwindSection<Bytes<'a>>, A: Arch> Frames<'a, S, A> {
     /// The entries of a section. `section` is made from the same `bytes`; if it `ends_at_zero`, what
     /// follows an empty entry isn't its.
-    pub fn new(section: S, bytes: &'a [u8], bases: &'a BaseAddresses, ends_at_zero: bool) -> Self {
+    pub fn new(section: S, bytes: &'a [u8], bases: BaseAddresses, ends_at_zero: bool) -> Self {
         Self {
             section,
             bytes: EndianSlice::new(bytes, LittleEndian),
@@ -212,7 +150,7 @@ impl<'a, S: UnwindSection<Bytes<'a>>, A: Arch> Frames<'a, S, A> {
             Err(gimli::Error::NotCiePointer(_)) => return None,
             Err(_) => return Some(Err(())),
         };
-        let mut initial = NOTHING_SAID;
+        let mut initial = State::NOTHING_SAID;
         let parsed = partial.parse(|section, bases, offset| {
             let cie = cie::<S, A>(cies, section, bases, offset)?;
             initial = cie.initial;
@@ -251,29 +189,24 @@ impl<'a, S: UnwindSection<Bytes<'a>>, A: Arch> Frames<'a, S, A> {
         if entry.is_signal_trampoline() {
             return row(start, function_end, Ok(Rule::of(Cfa::SIGNAL)));
         }
-        let mut run = Run::<A> {
-            state: initial,
-            initial: Some(initial),
-            remembered: Vec::new(),
-            cie: entry.cie(),
-            arch: PhantomData,
-        };
+        let mut run = Run::<A>::of_function(entry.cie(), initial);
         let mut instructions = entry.instructions(section, bases);
         let mut from = start;
-        loop {
-            match run.to_next_row(&mut instructions, from) {
+        for _ in 0..MOST_ROWS {
+            match run.next_row(&mut instructions, from) {
                 Ok(Some(next)) => {
                     if from < next {
-                        row(from, next, rule::<S, A>(&run.state, section, run.cie));
+                        row(from, next, run.rule(section));
                     }
                     from = next;
                 }
                 Ok(None) => {
-                    return row(from, function_end, rule::<S, A>(&run.state, section, run.cie));
+                    return row(from, function_end, run.rule(section));
                 }
-                Err(()) => return row(from, function_end, Err(Unsupported::Instructions)),
+                Err(()) => break,
             }
         }
+        row(from, function_end, Err(Unsupported::Instructions));
     }
 }
 
@@ -294,222 +227,258 @@ fn cie<'c, 'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
         if entry.entry_len() > MOST_CIE_BYTES {
             return None;
         }
-        let mut run = Run::<A> {
-            state: NOTHING_SAID,
-            initial: None,
-            remembered: Vec::new(),
-            cie: &entry,
-            arch: PhantomData,
-        };
+        let mut run = Run::<A>::of_cie(&entry);
         let mut instructions = entry.instructions(section, bases);
-        while run.to_next_row(&mut instructions, 0).ok()?.is_some() {}
+        while run.next_row(&mut instructions, 0).ok()?.is_some() {}
         let initial = run.state;
         Some(Cie { entry, initial })
     };
     cies.entry(at).or_insert_with(read).as_ref().ok_or(malformed)
 }
 
-/// A run of instructions.
-struct Run<'r, 'a, A> {
-    state: State,
-    /// What `DW_CFA_restore` goes back to; not known to the CIE's own instructions.
-    initial: Option<State>,
-    remembered: Vec<State>,
-    cie: &'r CommonInformationEntry<Bytes<'a>>,
-    arch: PhantomData<A>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gimli::{DebugFrame, EhFrame, Vendor};
+    use profiler_common::unwind::{aarch64::Aarch64, rule::Saved, x86_64::X86_64};
+    use proptest::prelude::*;
 
-impl<A: Arch> Run<'_, '_, A> {
-    /// Goes on until the state is that up to the next row's address, which is returned, or the end.
-    fn to_next_row(
-        &mut self,
-        instructions: &mut CallFrameInstructionIter<'_, Bytes<'_>>,
-        from: u64,
-    ) -> Result<Option<u64>, ()> {
-        while let Some(instruction) = instructions.next().map_err(drop)? {
-            match instruction {
-                Instruction::AdvanceLoc { delta } => {
-                    let factor = self.cie.code_alignment_factor();
-                    let delta = u64::from(delta).checked_mul(factor).ok_or(())?;
-                    return from.checked_add(delta).ok_or(()).map(Some);
-                }
-                Instruction::SetLoc { address } if address >= from => return Ok(Some(address)),
-                Instruction::SetLoc { .. } => return Err(()),
-                instruction => self.execute(&instruction)?,
-            }
-        }
-        Ok(None)
+    // Instructions, as in DWARF 5, 7.24.
+    const REMEMBER: u8 = 0x0a;
+    const RESTORE: u8 = 0x0b;
+    const NEGATE_RA_STATE: u8 = 0x2d;
+
+    fn advance(bytes: u8) -> u8 {
+        0x40 | bytes
     }
 
-    fn execute(&mut self, instruction: &Instruction<usize>) -> Result<(), ()> {
-        let factor = self.cie.data_alignment_factor();
-        match *instruction {
-            Instruction::DefCfa { register, offset } => {
-                self.state.cfa =
-                    Base::Register { register: register.0, offset: offset.cast_signed() };
-            }
-            Instruction::DefCfaSf { register, factored_offset } => {
-                let offset = factored_offset.wrapping_mul(factor);
-                self.state.cfa = Base::Register { register: register.0, offset };
-            }
-            Instruction::DefCfaRegister { register: new } => match &mut self.state.cfa {
-                Base::Register { register, .. } => *register = new.0,
-                Base::Expression(_) => return Err(()),
-            },
-            Instruction::DefCfaOffset { offset } => self.set_cfa_offset(offset.cast_signed())?,
-            Instruction::DefCfaOffsetSf { factored_offset } => {
-                self.set_cfa_offset(factored_offset.wrapping_mul(factor))?;
-            }
-            Instruction::DefCfaExpression { expression } => {
-                self.state.cfa = Base::Expression(expression);
-            }
-            Instruction::Undefined { register } => self.set(register, Place::Undefined),
-            Instruction::SameValue { register } => self.set(register, Place::Same),
-            Instruction::Offset { register, factored_offset } => {
-                let offset = factored_offset.cast_signed().wrapping_mul(factor);
-                self.set(register, Place::AtCfa(offset));
-            }
-            Instruction::OffsetExtendedSf { register, factored_offset } => {
-                self.set(register, Place::AtCfa(factored_offset.wrapping_mul(factor)));
-            }
-            Instruction::Register { dest_register, src_register } => {
-                self.set(dest_register, Place::Register(src_register.0));
-            }
-            Instruction::Expression { register, expression } => {
-                self.set(register, Place::Expression(expression));
-            }
-            Instruction::ValOffset { register, .. }
-            | Instruction::ValOffsetSf { register, .. }
-            | Instruction::ValExpression { register, .. } => self.set(register, Place::Other),
-            Instruction::Restore { register } => {
-                let State { fp, ra, .. } = self.initial.ok_or(())?;
-                self.set(register, if register.0 == A::FP { fp } else { ra });
-            }
-            Instruction::RememberState => {
-                if self.remembered.len() == MOST_REMEMBERED {
-                    return Err(());
-                }
-                self.remembered.push(self.state);
-            }
-            Instruction::RestoreState => self.state = self.remembered.pop().ok_or(())?,
-            // A signed return address is known by its upper bits, and the step clears these.
-            _ => {}
-        }
-        Ok(())
+    fn entry(id: u32, content: &[u8]) -> Vec<u8> {
+        let mut content = [&id.to_le_bytes(), content].concat();
+        content.resize(content.len().next_multiple_of(8) + 4, 0);
+        [&u32::try_from(content.len()).unwrap().to_le_bytes()[..], &content].concat()
     }
 
-    fn set(&mut self, register: Register, place: Place) {
-        if register.0 == A::FP {
-            self.state.fp = place;
-        } else if register == self.cie.return_address_register() {
-            self.state.ra = place;
+    /// Factors 1 and -8, the return address in column `ra`.
+    fn cie(augmentation: &str, ra: u8, instructions: &[u8]) -> Vec<u8> {
+        let mut content = vec![1];
+        content.extend(augmentation.as_bytes());
+        content.extend([0, 1, 0x78, ra]);
+        if augmentation.starts_with('z') {
+            content.push(0);
+        }
+        content.extend(instructions);
+        entry(0, &content)
+    }
+
+    /// A function of the CIE that is so many bytes before.
+    fn fde(before: usize, start: u64, len: u64, instructions: &[u8]) -> Vec<u8> {
+        let content = [&start.to_le_bytes(), &len.to_le_bytes(), instructions].concat();
+        entry(u32::try_from(before + 4).unwrap(), &content)
+    }
+
+    fn x86_64(instructions: &[u8]) -> Vec<u8> {
+        // CFA = rsp + 8, rip at CFA - 8
+        let cie = cie("", 16, &[0x0c, 7, 8, 0x90, 1]);
+        [&cie[..], &fde(cie.len(), 0x1000, 0x100, instructions)].concat()
+    }
+
+    fn read<A: Arch>(bytes: &[u8]) -> (Vec<(u64, u64, Rule)>, Counts) {
+        let mut section = EhFrame::new(bytes, LittleEndian);
+        section.set_vendor(Vendor::AArch64);
+        let bases = BaseAddresses::default().set_eh_frame(0x2000);
+        let mut frames = Frames::<_, A>::new(section, bytes, bases, false);
+        let (mut functions, mut rows) = (Vec::new(), Vec::new());
+        frames.functions(|function| functions.push(function));
+        for function in functions {
+            frames.rows(function.at, |row| rows.push((row.start, row.end, row.rule)));
+        }
+        (rows, frames.counts())
+    }
+
+    /// The rule for all of a function, and why it is unsupported.
+    fn only<A: Arch>(bytes: &[u8]) -> (Rule, Option<Unsupported>) {
+        let (rows, counts) = read::<A>(bytes);
+        let [(0x1000, 0x1100, rule)] = rows[..] else { panic!("{rows:?}") };
+        let mut why = counts.unsupported.iter().zip(Unsupported::ALL);
+        (rule, why.find(|it| *it.0 > 0).map(|it| it.1.0))
+    }
+
+    const ENTRY: Rule =
+        Rule { ra: Saved::AT_CFA, cfa_offset: 8, ra_offset: -8, ..Rule::of(Cfa::SP) };
+    const BEHIND_PUSH: Rule = Rule { fp: Saved::AT_CFA, cfa_offset: 16, fp_offset: -16, ..ENTRY };
+
+    #[test]
+    fn a_function_with_a_frame_pointer() {
+        // push rbp; mov rbp, rsp; …; leave
+        let bytes = x86_64(&[
+            advance(1),
+            0x0e,
+            16,
+            0x86,
+            2,
+            advance(3),
+            0x0d,
+            6,
+            advance(60),
+            REMEMBER,
+            0x0c,
+            7,
+            8,
+            0xc6,
+            advance(1),
+            RESTORE,
+        ]);
+        let framed = Rule { cfa: Cfa::FP, ..BEHIND_PUSH };
+        let rows = [
+            (0x1000, 0x1001, ENTRY),
+            (0x1001, 0x1004, BEHIND_PUSH),
+            (0x1004, 0x1040, framed),
+            (0x1040, 0x1041, ENTRY),
+            (0x1041, 0x1100, framed),
+        ];
+        let (found, counts) = read::<X86_64>(&bytes);
+        assert_eq!(found, rows);
+        assert_eq!((counts.functions, counts.malformed, counts.rows), (1, 0, 5));
+    }
+
+    #[test]
+    fn shapes_of_frames() {
+        let with = |change: fn(&mut Rule)| {
+            let mut rule = ENTRY;
+            change(&mut rule);
+            (rule, None)
+        };
+        // gcc's realignment: CFA = *(rbp - 8), rbp at rbp
+        let realigned = x86_64(&[0x0f, 3, 0x76, 0x78, 6, 0x10, 6, 2, 0x76, 0]);
+        let rule = Rule { cfa: Cfa::AT_FP, fp: Saved::AT_FP, cfa_offset: -8, ..ENTRY };
+        assert_eq!(only::<X86_64>(&realigned), (rule, None));
+        // OpenSSL's: CFA = *(rsp + 16) + 8
+        let openssl = x86_64(&[0x0f, 5, 0x77, 16, 6, 0x23, 8]);
+        let rule = Rule { cfa: Cfa::AT_SP, cfa_offset: 16, cfa_addend: 8, ..ENTRY };
+        assert_eq!(only::<X86_64>(&openssl), (rule, None));
+        let plt = x86_64(&[0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3a, 0x2a, 0x33, 0x24, 0x22]);
+        let rule = Rule { cfa: Cfa::PLT, register: 10, cfa_offset: 0, ..ENTRY };
+        assert_eq!(only::<X86_64>(&plt), (rule, None));
+        // glibc's vfork: the return address in rdi
+        let vfork = x86_64(&[9, 16, 5]);
+        let rule = Rule { ra: Saved::REGISTER, register: 5, ra_offset: 0, ..ENTRY };
+        assert_eq!(only::<X86_64>(&vfork), (rule, None));
+
+        assert_eq!(only::<X86_64>(&x86_64(&[7, 16])), (Rule::of(Cfa::END), None));
+        assert_eq!(only::<X86_64>(&x86_64(&[7, 6])), with(|it| it.fp = Saved::LOST));
+        assert_eq!(only::<X86_64>(&x86_64(&[9, 6, 3])), with(|it| it.fp = Saved::LOST));
+        assert_eq!(only::<X86_64>(&x86_64(&[0x14, 6, 2])), with(|it| it.fp = Saved::LOST));
+        assert_eq!(only::<X86_64>(&x86_64(&[8, 6])), with(|_| {}));
+        assert_eq!(
+            only::<X86_64>(&x86_64(&[0x0d, 10])),
+            with(|it| (it.cfa, it.register) = (Cfa::REGISTER, 10))
+        );
+    }
+
+    #[test]
+    fn what_can_not_be_applied_has_a_reason() {
+        for (instructions, why) in [
+            (&[0x0f, 2, 0x73, 0, 0x0f, 1, 0x30][..], Unsupported::CfaExpression),
+            (&[0x0d, 17], Unsupported::CfaRegister),
+            (&[8, 16], Unsupported::ReturnAddress),
+            (&[0x0e, 0xff, 0xff, 0xff, 0xff, 0x0f], Unsupported::Offset),
+            (&[0x86, 0x80, 0x80, 1], Unsupported::Offset),
+            (&[0x0d, 10, 9, 16, 5], Unsupported::Registers),
+            (&[0x3f], Unsupported::Instructions),
+            (&[RESTORE], Unsupported::Instructions),
+            (&[REMEMBER; 17], Unsupported::Instructions),
+        ] {
+            let found = only::<X86_64>(&x86_64(instructions));
+            assert_eq!(found, (Rule::of(Cfa::UNSUPPORTED), Some(why)), "{instructions:x?}");
         }
     }
 
-    fn set_cfa_offset(&mut self, new: i64) -> Result<(), ()> {
-        match &mut self.state.cfa {
-            Base::Register { offset, .. } => *offset = new,
-            Base::Expression(_) => return Err(()),
-        }
-        Ok(())
-    }
-}
-
-/// The rule that says what a state says.
-fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
-    state: &State,
-    section: &S,
-    cie: &CommonInformationEntry<Bytes<'a>>,
-) -> Result<Rule, Unsupported> {
-    if state.ra == Place::Undefined {
-        return Ok(Rule::of(Cfa::END));
-    }
-    let shape_of =
-        |expression: UnwindExpression<usize>| shape(expression.get(section).ok()?, cie.encoding());
-    let narrow = |offset: i64| i16::try_from(offset).map_err(|_| Unsupported::Offset);
-    let wide = |offset: i64| i32::try_from(offset).map_err(|_| Unsupported::Offset);
-
-    let cfa = match state.cfa {
-        Base::Register { register, offset } => Shape::Register { register, offset },
-        Base::Expression(expression) => shape_of(expression).ok_or(Unsupported::CfaExpression)?,
-    };
-    let mut rule = Rule::default();
-    match cfa {
-        Shape::Register { register, offset } => {
-            rule.cfa_offset = wide(offset)?;
-            rule.cfa = if register == A::SP {
-                Cfa::SP
-            } else if register == A::FP {
-                Cfa::FP
-            } else {
-                rule.register = named::<A>(register).ok_or(Unsupported::CfaRegister)?;
-                Cfa::REGISTER
-            };
-        }
-        Shape::AtRegister { register, offset, addend } => {
-            rule.cfa = match register {
-                _ if register == A::SP => Cfa::AT_SP,
-                _ if register == A::FP => Cfa::AT_FP,
-                _ => return Err(Unsupported::CfaExpression),
-            };
-            rule.cfa_offset = wide(offset)?;
-            rule.cfa_addend = narrow(addend.cast_signed())?;
-        }
-        Shape::Plt { register, pc_register, from } => {
-            if !A::CALL_PUSHES || register != A::SP || pc_register != A::RA {
-                return Err(Unsupported::CfaExpression);
-            }
-            rule.cfa = Cfa::PLT;
-            rule.register = u8::try_from(from).map_err(|_| Unsupported::CfaExpression)?;
-        }
+    #[test]
+    fn signals_are_marked() {
+        let cie = cie("zS", 16, &[0x0c, 7, 8]);
+        let bytes = [&cie[..], &fde(cie.len(), 0x1000, 0x100, &[0, advance(4), 0x0e, 16])].concat();
+        assert_eq!(only::<X86_64>(&bytes), (Rule::of(Cfa::SIGNAL), None));
     }
 
-    rule.fp = match state.fp {
-        Place::Unsaid | Place::Same => Saved::SAME,
-        Place::AtCfa(offset) => {
-            rule.fp_offset = narrow(offset)?;
-            Saved::AT_CFA
-        }
-        Place::Expression(expression) => match shape_of(expression) {
-            Some(Shape::Register { register, offset }) if register == A::FP => {
-                rule.fp_offset = narrow(offset)?;
-                Saved::AT_FP
-            }
-            Some(Shape::Register { register, offset }) if register == A::SP => {
-                rule.fp_offset = narrow(offset)?;
-                Saved::AT_SP
-            }
-            _ => Saved::LOST,
-        },
-        Place::Undefined | Place::Register(_) | Place::Other => Saved::LOST,
-    };
-
-    let column = cie.return_address_register().0;
-    let in_register = match state.ra {
-        Place::AtCfa(offset) => {
-            rule.ra_offset = narrow(offset)?;
-            rule.ra = Saved::AT_CFA;
-            return Ok(rule);
-        }
-        Place::Register(register) => register,
-        Place::Unsaid | Place::Same if !A::CALL_PUSHES => column,
-        _ => return Err(Unsupported::ReturnAddress),
-    };
-    if in_register == A::RA && !A::CALL_PUSHES {
-        rule.ra = Saved::SAME;
-        return Ok(rule);
+    #[test]
+    fn aarch64_has_a_link_register() {
+        let cie = cie("", 30, &[0x0c, 31, 0]);
+        // paciasp; stp x29, x30, [sp, #-32]!
+        let instructions = [advance(4), NEGATE_RA_STATE, advance(4), 0x0e, 32, 0x9d, 4, 0x9e, 3];
+        let bytes = [&cie[..], &fde(cie.len(), 0x1000, 0x100, &instructions)].concat();
+        let leaf = Rule::of(Cfa::SP);
+        let called = Rule {
+            fp: Saved::AT_CFA,
+            ra: Saved::AT_CFA,
+            cfa_offset: 32,
+            fp_offset: -32,
+            ra_offset: -24,
+            ..leaf
+        };
+        let rows = [(0x1000, 0x1004, leaf), (0x1004, 0x1008, leaf), (0x1008, 0x1100, called)];
+        assert_eq!(read::<Aarch64>(&bytes).0, rows);
     }
-    let register = named::<A>(in_register).ok_or(Unsupported::ReturnAddress)?;
-    if matches!(rule.cfa, Cfa::REGISTER | Cfa::PLT) && rule.register != register {
-        return Err(Unsupported::Registers);
-    }
-    rule.register = register;
-    rule.ra = Saved::REGISTER;
-    Ok(rule)
-}
 
-/// A general register that a rule can name: neither one that a walk keeps, nor a vector.
-fn named<A: Arch>(register: u16) -> Option<u8> {
-    let general = if A::CALL_PUSHES { 0..16 } else { 0..31 };
-    u8::try_from(register).ok().filter(|_| general.contains(&register))
+    #[test]
+    fn rows_end_with_their_function() {
+        let bytes = x86_64(&[advance(63), 0x04, 0xff, 0xff, 0xff, 0x7f, 0x0e, 16]);
+        let rows = [(0x1000, 0x103f, ENTRY), (0x103f, 0x1100, ENTRY)];
+        assert_eq!(read::<X86_64>(&bytes).0, rows);
+    }
+
+    #[test]
+    fn a_malformed_entry_costs_itself_only() {
+        let unknown = cie("?", 16, &[]);
+        let one = fde(unknown.len(), 0x5000, 0x10, &[]);
+        // Its CIE is itself.
+        let cyclic = entry(4, &[0; 16]);
+        let good = x86_64(&[]);
+        let wraps = fde(good.len(), u64::MAX, 2, &[]);
+        let empty = fde(good.len() + wraps.len(), 0x3000, 0, &[]);
+        let truncated = [0xff, 0, 0, 0, 1];
+        let bytes = [&unknown[..], &one, &cyclic, &[0; 4], &good, &wraps, &empty, &truncated];
+        let (rows, counts) = read::<X86_64>(&bytes.concat());
+        assert_eq!(rows, [(0x1000, 0x1100, ENTRY)]);
+        assert_eq!((counts.functions, counts.malformed), (2, 4));
+    }
+
+    #[test]
+    fn many_cies_have_a_limit() {
+        let pairs = MOST_CIES + 5;
+        let bytes = x86_64(&[]).repeat(pairs);
+        let (rows, counts) = read::<X86_64>(&bytes);
+        assert_eq!((rows.len(), counts.malformed), (MOST_CIES, 5));
+    }
+
+    fn any_rows<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(section: S, bytes: &'a [u8]) {
+        let bases = BaseAddresses::default();
+        let mut frames = Frames::<_, A>::new(section, bytes, bases, false);
+        let mut functions = Vec::new();
+        frames.functions(|function| functions.push(function));
+        for function in functions {
+            let mut at = function.start;
+            frames.rows(function.at, |row| {
+                assert!(row.start == at && at < row.end && row.end <= function.end);
+                at = row.end;
+            });
+            assert_eq!(at, function.end);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            any_rows::<_, X86_64>(EhFrame::new(&bytes, LittleEndian), &bytes);
+            any_rows::<_, Aarch64>(DebugFrame::new(&bytes, LittleEndian), &bytes);
+        }
+
+        #[test]
+        fn any_instructions_are_no_harm(
+            instructions in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let bytes = x86_64(&instructions);
+            any_rows::<_, X86_64>(EhFrame::new(&bytes, LittleEndian), &bytes);
+            any_rows::<_, Aarch64>(EhFrame::new(&bytes, LittleEndian), &bytes);
+        }
+    }
 }

@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn too_many_rules_are_unsupported() {
-        let rows: Vec<_> = (0..0x1800u64).map(|it| (it * 4, it * 4 + 4, sp(it as i32))).collect();
+        let rows: Vec<_> =
+            (0..0x1800u64).map(|it| (it * 4, it * 4 + 4, sp(i32::try_from(it).unwrap()))).collect();
         let (table, rules, packed) = packed(0..0x6000, &rows);
         assert_eq!(packed.beyond_rules, 0x1800 - MOST_NEW_RULES as u64);
         assert_eq!(found(&table, &rules, 0x5ffc), Some(Rule::of(Cfa::UNSUPPORTED)));

@@ -1,8 +1,8 @@
 //! What the eBPF program needs to walk stacks without frame pointers: a table a file.
 //!
 //! [`source`] finds what an ELF file says of its frames (`.eh_frame`), [`cfi`] makes rows of it,
-//! [`compact`] packs them, with [rules](rules::Rules) that all files share, and
-//! [`Table`](table::Table) is the whole way.
+//! [`compact`] packs them, with [`Rules`] that all files share, and [`Table`] is the
+//! whole way.
 
 #[cfg(test)]
 mod agreement;
@@ -13,9 +13,11 @@ pub mod compact;
 mod equation;
 mod expression;
 pub mod loader;
+mod places;
 pub mod report;
 pub mod rules;
 pub mod source;
+mod state;
 pub mod table;
 
 pub use rules::Rules;

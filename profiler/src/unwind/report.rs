@@ -110,7 +110,8 @@ fn rule_at(table: &Table, rules: &Rules, address: u64) -> Option<String> {
     let number = table.find(offset)?;
     let same = |offset: &u64| table.find(*offset) == Some(number);
     let after = (offset..offset.saturating_add(LOOK_BYTES)).take_while(same).count() as u64;
-    let before = (0..offset).rev().take(1 << 20).take_while(same).count() as u64;
+    let lowest = offset.saturating_sub(LOOK_BYTES);
+    let before = (lowest..offset).rev().take_while(same).count() as u64;
     let rule = rules.get(number)?;
     let (start, end) = (address.saturating_sub(before), address.saturating_add(after));
     let offset = offset - before;

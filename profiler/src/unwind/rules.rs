@@ -13,7 +13,7 @@ use profiler_common::unwind::{
 /// Numbers stay: what was added since a [mark](Rules::len) is what the kernel has not been told yet.
 #[derive(Debug)]
 pub struct Rules {
-    rules: Vec<Rule>,
+    all: Vec<Rule>,
     // With the standard hasher: others choose what is hashed here.
     numbers: HashMap<Rule, u16>,
     /// The last number of each of a few rules, by a cheap hash: most rows find theirs here.
@@ -42,7 +42,7 @@ impl Rules {
         let rules = [Cfa::UNKNOWN, Cfa::UNSUPPORTED, Cfa::END].map(Rule::of);
         Self {
             numbers: rules.into_iter().zip(0..).collect(),
-            rules: rules.to_vec(),
+            all: rules.to_vec(),
             recent: Box::new([(Rule::of(Cfa::UNKNOWN), Self::UNKNOWN); RECENT]),
         }
     }
@@ -50,25 +50,25 @@ impl Rules {
     /// How many there are; a mark for [`Rules::since`].
     #[must_use]
     pub fn len(&self) -> usize {
-        self.rules.len()
+        self.all.len()
     }
 
     /// Never.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.all.is_empty()
     }
 
     /// The rule with a number.
     #[must_use]
     pub fn get(&self, number: u16) -> Option<&Rule> {
-        self.rules.get(usize::from(number))
+        self.all.get(usize::from(number))
     }
 
     /// What was added since there were `mark` rules: the first has that number.
     #[must_use]
     pub fn since(&self, mark: usize) -> &[Rule] {
-        self.rules.get(mark..).unwrap_or_default()
+        self.all.get(mark..).unwrap_or_default()
     }
 
     /// The number of a rule, which is added if there are less than `limit`.
@@ -80,11 +80,11 @@ impl Rules {
         let number = match self.numbers.get(rule) {
             Some(number) => *number,
             None => {
-                let number = u16::try_from(self.rules.len()).ok()?;
-                if self.rules.len() >= limit.min(table::RULES as usize) {
+                let number = u16::try_from(self.all.len()).ok()?;
+                if self.all.len() >= limit.min(table::RULES as usize) {
                     return None;
                 }
-                self.rules.push(*rule);
+                self.all.push(*rule);
                 self.numbers.insert(*rule, number);
                 number
             }

@@ -65,7 +65,7 @@ impl Table {
         rules: &mut Rules,
     ) -> Result<Self, NoTable> {
         let budget = MOST_BYTES + HEADER_BYTES;
-        elf::read_within(budget, file, |data| Self::of_data(data, machine, rules))
+        elf::read_within(file, budget, |data| Self::of_data(data, machine, rules))
     }
 
     /// The table of the vDSO, an ELF file in our own memory: offsets are from its start.
@@ -99,12 +99,12 @@ impl Table {
             let mut section = DebugFrame::new(bytes, LittleEndian);
             section.set_address_size(8);
             section.set_vendor(vendor);
-            build(Frames::<_, A>::new(section, bytes, &bases, ends_at_zero), &code, rules)?
+            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, rules)?
         } else {
             let mut section = EhFrame::new(bytes, LittleEndian);
             section.set_address_size(8);
             section.set_vendor(vendor);
-            build(Frames::<_, A>::new(section, bytes, &bases, ends_at_zero), &code, rules)?
+            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, rules)?
         };
         let facts = Facts { machine, place, bytes: bytes.len(), code, counts, packed };
         Ok(Self { words, facts })
@@ -182,7 +182,7 @@ fn placed<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     code: &Code,
 ) -> Result<(Vec<Placed>, Range<u64>), NoTable> {
     let mut functions = Vec::new();
-    let mut range = u64::MAX..0;
+    let (mut first, mut last) = (u64::MAX, 0);
     let mut fits = true;
     frames.functions(|Function { start, end, at }| {
         let Some((offset, bytes @ 1..)) = code.offsets(&(start..end)) else { return };
@@ -190,18 +190,92 @@ fn placed<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
         if fits {
             functions.push(Placed { offset, at });
             // It can't overflow: the segment's end in the file is known to be a number.
-            range = range.start.min(offset)..range.end.max(offset + bytes);
+            (first, last) = (first.min(offset), last.max(offset + bytes));
         }
     });
     match functions.is_empty() {
         _ if !fits => Err(NoTable::TooLarge),
         true => Err(NoTable::NoInfo),
-        false => Ok((functions, range)),
+        false => Ok((functions, first..last)),
     }
 }
 
 impl From<TooLarge> for NoTable {
     fn from(TooLarge: TooLarge) -> Self {
         Self::TooLarge
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{stderr, unwind::agreement::vdso};
+    use proptest::prelude::*;
+
+    fn of(bytes: &[u8]) -> Result<Table, NoTable> {
+        Table::of_vdso(bytes, &mut Rules::new())
+    }
+
+    /// Our vDSO with other bytes at some places of its header.
+    fn changed(changes: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut bytes = vdso().unwrap_or_else(|| vec![0; 64]);
+        for (at, change) in changes {
+            bytes[*at..][..change.len()].copy_from_slice(change);
+        }
+        bytes
+    }
+
+    #[test]
+    fn without_section_headers_it_is_the_same() {
+        let Some(bytes) = vdso() else { return stderr::say("skipped: there is no vDSO") };
+        // e_shoff; e_shentsize, e_shnum, e_shstrndx
+        let without = changed(&[(40, &[0; 8]), (58, &[0; 6])]);
+        let (table, same) = (of(&bytes).unwrap(), of(&without).unwrap());
+        assert_eq!(same.facts().place, Place::EhFrameHdr);
+        assert_eq!(table.chunks(), same.chunks());
+    }
+
+    #[test]
+    fn what_has_no_table_has_a_reason() {
+        if vdso().is_none() {
+            return stderr::say("skipped: there is no vDSO");
+        }
+        let other = if Machine::NATIVE == Machine::X86_64 { 183 } else { 62 };
+        for (changes, why) in [
+            (&[(0, &b"elf"[..])][..], NoTable::NotElf),
+            (&[(4, &[1])], NoTable::Bits32),
+            (&[(5, &[2])], NoTable::Machine),
+            (&[(18, &[8, 0])], NoTable::Machine),
+            (&[(18, &[other, 0])], NoTable::Machine),
+            (&[(32, &[0xff; 7])], NoTable::Unreadable), // e_phoff
+            (&[(56, &[0, 0])], NoTable::NoInfo),        // e_phnum
+        ] {
+            assert_eq!(of(&changed(changes)).unwrap_err(), why, "{changes:?}");
+        }
+        assert_eq!(of(&[]).unwrap_err(), NoTable::NotElf);
+        assert_eq!(of(b"\x7fELF").unwrap_err(), NoTable::Unreadable);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_anywhere_is_no_harm() {
+        let Some(bytes) = vdso() else { return stderr::say("skipped: there is no vDSO") };
+        for len in 0..bytes.len() {
+            let _ = of(&bytes[..len]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_file_is_no_harm(
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40),
+            in_header in any::<bool>(),
+        ) {
+            let mut bytes = changed(&[]);
+            let len = if in_header { 64 + 56 * 4 } else { bytes.len() }.min(bytes.len());
+            for (at, byte) in damage {
+                bytes[at.index(len)] = byte;
+            }
+            let _ = of(&bytes);
+        }
     }
 }

@@ -52,7 +52,9 @@ fn an_unprivileged_user_learns_what_is_missing() {
     let output = as_nobody(&["-d", "1"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    for part in ["CAP_BPF", "CAP_PERFMON", "sudo profiler", "setcap cap_bpf,cap_perfmon"] {
+    for part in
+        ["CAP_BPF", "CAP_PERFMON", "sudo profiler", "setcap cap_bpf,cap_perfmon", "cap_ipc_lock"]
+    {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
 
@@ -70,6 +72,8 @@ fn the_doctor_agrees_with_the_run() {
     assert_eq!(diagnosis["can_run"], true);
     let pmu = diagnosis["checks"].as_array().unwrap().iter().find(|it| it["name"] == "PMU");
     let has_pmu = pmu.unwrap()["verdict"] == "ok";
+    let checks = diagnosis["checks"].as_array().unwrap().iter();
+    assert_eq!(checks.filter(|it| it["name"] == "build ids of mappings").count(), 1);
 
     let by_default = run(&["-d", "1", "-f", "json"]);
     let stderr = String::from_utf8(by_default.stderr).unwrap();

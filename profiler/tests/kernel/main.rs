@@ -13,6 +13,8 @@ mod ledger;
 mod processes;
 mod sideband;
 mod stacks;
+mod stuck;
 mod support;
+mod unanswering;
 mod unwinding;
 mod walks;

@@ -121,10 +121,13 @@ fn only_one_half_where_only_one_is_asked_for() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn code_made_at_run_time_has_its_name_from_the_perf_map() {
-    let program = Program::start("jit.c");
-    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
-    let sample = chain_of(&mut run, &program, "made_at_run_time");
-    assert_eq!(sample["user"][0]["module"], "[JIT]");
+    // Private memory, and shared memory, which the kernel takes for a file.
+    for program in ["jit.c", "jit_shared.c"] {
+        let program = Program::start(program);
+        let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+        let sample = chain_of(&mut run, &program, "made_at_run_time");
+        assert_eq!(sample["user"][0]["module"], "[JIT]");
+    }
 }
 
 #[test]
@@ -193,6 +196,26 @@ fn a_deleted_program_keeps_its_names() {
     let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
     let sample = chain_of(&mut run, &program, "inner");
     assert_eq!(symbols(&sample["user"])[..4], ["inner", "middle", "outer", "main"]);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_stripped_program_has_its_packed_and_its_exported_names() {
+    let runs = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if !["xz", "nm", "objcopy"].into_iter().all(runs) {
+        return stderr::say("skipped: xz or binutils are not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    std::fs::copy(crate::support::fixture("exporting.c"), &copy).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/minidebuginfo.sh");
+    assert!(Command::new("sh").arg(script).arg(&copy).status().unwrap().success());
+    let program = Program(Command::new(&copy).spawn().unwrap());
+    for lines in [&[][..], &["--lines"]] {
+        let mut run = Run::start(&[&["-f", "json", "-p", &program.pid()], lines].concat());
+        let sample = chain_of(&mut run, &program, "inner");
+        assert_eq!(symbols(&sample["user"])[..4], ["inner", "middle", "outer", "main"]);
+    }
 }
 
 #[test]

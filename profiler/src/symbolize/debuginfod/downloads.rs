@@ -19,6 +19,8 @@ const DOWNLOAD_SHARE: u32 = 20;
 pub(super) struct Downloads {
     settings: Settings,
     agent: Agent,
+    /// What may still be downloaded.
+    left_bytes: u64,
 }
 
 impl Downloads {
@@ -33,30 +35,38 @@ impl Downloads {
             .timeout_recv_response(timeout)
             .timeout_per_read(timeout)
             .timeout_global(Some(settings.timeout.saturating_mul(DOWNLOAD_SHARE)));
-        Self { agent: config.build().new_agent(), settings }
+        let left_bytes = settings.limit_of_run_bytes;
+        Self { agent: config.build().new_agent(), settings, left_bytes }
     }
 
     /// The debug file, from the cache or from the first server that has it.
-    pub(super) fn get(&self, id: BuildId) -> Option<File> {
+    pub(super) fn get(&mut self, id: BuildId) -> Option<File> {
         let folder = self.settings.cache.join(id.to_string());
         if let Some(file) = kept(&folder, id) {
             return Some(file);
         }
-        self.settings.servers.iter().find_map(|server| {
+        let servers = self.settings.servers.clone();
+        servers.iter().find_map(|server| {
+            if self.left_bytes == 0 {
+                return None;
+            }
             let downloaded = self.download(server, id, &folder);
             downloaded.inspect_err(|error| tracing::info!("{id} from {server}: {error}")).ok()
         })
     }
 
-    fn download(&self, server: &str, id: BuildId, folder: &Path) -> io::Result<File> {
+    fn download(&mut self, server: &str, id: BuildId, folder: &Path) -> io::Result<File> {
         let url = format!("{server}/buildid/{id}/debuginfo");
         let mut response = self.agent.get(url).call().map_err(io::Error::other)?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let (part, mut file) = Part::create(folder)?;
         // One byte more, to tell a file that is too large from one that just is not.
-        let limit = self.settings.limit_bytes;
+        let limit = self.settings.limit_bytes.min(self.left_bytes);
         let mut body = response.body_mut().as_reader().take(limit.saturating_add(1));
-        if io::copy(&mut body, &mut file)? > limit {
+        let copied = io::copy(&mut body, &mut file);
+        // Also what came before an error.
+        self.take(file.metadata()?.len());
+        if copied? > limit {
             return Err(io::Error::other(format!("larger than {limit} bytes")));
         }
         if BuildId::of_elf(&file) != Some(id) {
@@ -64,6 +74,15 @@ impl Downloads {
         }
         fs::rename(&part.0, folder.join("debuginfo"))?;
         Ok(file)
+    }
+
+    /// Counts what was downloaded, and says it when that is all of a run.
+    fn take(&mut self, bytes: u64) {
+        self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        if self.left_bytes == 0 {
+            let limit = self.settings.limit_of_run_bytes >> 20;
+            tracing::warn!("--debuginfod has downloaded {limit} MiB: no more in this run");
+        }
     }
 }
 
@@ -160,7 +179,8 @@ pub(super) mod tests {
 
     pub(crate) fn settings(cache: &TempDir, servers: &[&Server], timeout: Duration) -> Settings {
         let servers = servers.iter().map(|it| it.url.clone()).collect();
-        Settings { servers, cache: cache.path().join("client"), timeout, limit_bytes: LIMIT }
+        let cache = cache.path().join("client");
+        Settings { servers, cache, timeout, limit_bytes: LIMIT, limit_of_run_bytes: 10 * LIMIT }
     }
 
     fn downloads(cache: &TempDir, servers: &[&Server]) -> Downloads {
@@ -232,6 +252,26 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_run_downloads_so_much_at_most() {
+        let cache = TempDir::new().unwrap();
+        let mut file = with_build_id(&ID);
+        file.resize(usize::try_from(LIMIT).unwrap(), 0);
+        let server = Server::with(file);
+        let settings = settings(&cache, &[&server], TIMEOUT);
+        let mut downloads =
+            Downloads::new(Settings { limit_of_run_bytes: 2 * LIMIT - 1, ..settings });
+        let in_cache = cache.path().join("client/abcdef01/debuginfo");
+        assert!(downloads.get(id()).is_some());
+        fs::remove_file(&in_cache).unwrap();
+        // What is left does not do for the second, and is spent on it.
+        assert!(downloads.get(id()).is_none());
+        assert!(downloads.get(id()).is_none());
+        assert_eq!(server.calls(), 2);
+        fs::write(&in_cache, with_build_id(&ID)).unwrap();
+        assert!(downloads.get(id()).is_some());
+    }
+
+    #[test]
     fn a_server_that_does_not_answer_is_left() {
         let cache = TempDir::new().unwrap();
         let held = std::sync::Mutex::new(Vec::new());
@@ -243,7 +283,7 @@ pub(super) mod tests {
         });
         let server = Server::with(with_build_id(&ID));
         let short = Duration::from_millis(100);
-        let no_help = Downloads::new(settings(&cache, &[&silent, &stuck], short));
+        let mut no_help = Downloads::new(settings(&cache, &[&silent, &stuck], short));
         assert!(no_help.get(id()).is_none());
         assert!(in_cache(&cache).is_empty());
         assert!(downloads(&cache, &[&server]).get(id()).is_some());

@@ -43,7 +43,7 @@ impl Debuginfod {
         let (wanted, next_wanted) = mpsc::sync_channel(QUEUE);
         let (is_found, found) = mpsc::sync_channel(QUEUE);
         let work = move || {
-            let downloads = Downloads::new(settings);
+            let mut downloads = Downloads::new(settings);
             for id in next_wanted {
                 if let Some(file) = downloads.get(id)
                     && is_found.send((id, file)).is_err()
@@ -59,8 +59,8 @@ impl Debuginfod {
         Ok(Self { wanted, found, asked: FxHashSet::default() })
     }
 
-    /// Wants a debug file. Each is asked for once in a run, also one that no server has; while too
-    /// many are waited for, a further one has to be asked for again.
+    /// Wants a debug file. One that no server has is asked for once in a run, another again when it has
+    /// come; while too many are waited for, a further one has to be asked for again.
     pub fn ask(&mut self, id: BuildId) {
         if self.asked.len() >= ASKED_LIMIT || self.asked.contains(&id) {
             return;
@@ -70,9 +70,12 @@ impl Debuginfod {
         }
     }
 
-    /// A debug file that has come, and was not taken yet; does not wait.
+    /// A debug file that has come, and was not taken yet; does not wait. It can be asked for again, in
+    /// case that it is given back meanwhile to make room: then it is in the cache.
     pub fn arrived(&mut self) -> Option<(BuildId, File)> {
-        self.found.try_recv().ok()
+        let (id, file) = self.found.try_recv().ok()?;
+        self.asked.remove(&id);
+        Some((id, file))
     }
 }
 
@@ -97,12 +100,29 @@ mod tests {
             debuginfod.ask(nowhere);
             debuginfod.ask(id());
         }
-        let (found, file) = debuginfod.found.recv().unwrap();
+        let (found, file) = loop {
+            if let Some(arrived) = debuginfod.arrived() {
+                break arrived;
+            }
+        };
         assert_eq!((found, BuildId::of_elf(&file)), (id(), Some(id())));
         // The thread ends when it has no more to do, and by then it has asked for all.
         drop(std::mem::replace(&mut debuginfod.wanted, mpsc::sync_channel(1).0));
         assert!(debuginfod.found.recv().is_err());
         assert_eq!(server.calls(), 2);
+    }
+
+    #[test]
+    fn what_has_come_can_be_asked_for_again() {
+        let cache = TempDir::new().unwrap();
+        let server = Server::with(with_build_id(&ID));
+        let mut debuginfod = Debuginfod::start(settings(&cache, &[&server], TIMEOUT)).unwrap();
+        for _ in 0..2 {
+            debuginfod.ask(id());
+            while debuginfod.arrived().is_none() {}
+        }
+        // The second time it was in the cache.
+        assert_eq!(server.calls(), 1);
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest debug file that is downloaded.
 const LIMIT_BYTES: u64 = 1 << 30;
+/// What is downloaded in a run at most: whoever runs programs chooses what is asked for, and a disk is
+/// soon full.
+const LIMIT_OF_RUN_BYTES: u64 = 8 << 30;
 
 /// Who is asked, and where the answers are kept.
 #[derive(Clone, Debug)]
@@ -21,13 +24,20 @@ pub struct Settings {
     pub(super) cache: PathBuf,
     pub(super) timeout: Duration,
     pub(super) limit_bytes: u64,
+    pub(super) limit_of_run_bytes: u64,
 }
 
 impl Settings {
     /// What the user's environment says.
     pub fn from_env() -> Result<Self> {
         let (servers, cache) = resolve(|name| env::var(name).ok().filter(|it| !it.is_empty()))?;
-        Ok(Self { servers, cache, timeout: TIMEOUT, limit_bytes: LIMIT_BYTES })
+        Ok(Self {
+            servers,
+            cache,
+            timeout: TIMEOUT,
+            limit_bytes: LIMIT_BYTES,
+            limit_of_run_bytes: LIMIT_OF_RUN_BYTES,
+        })
     }
 }
 

@@ -1,0 +1,309 @@
+//! What call frame instructions say of a frame, as they are run, and the rule that it makes.
+
+use std::marker::PhantomData;
+
+use gimli::{
+    CallFrameInstruction as Instruction, CallFrameInstructionIter, CommonInformationEntry,
+    Register, UnwindExpression, UnwindSection,
+};
+use profiler_common::unwind::{
+    rule::{Cfa, Rule, Saved},
+    step::Arch,
+};
+
+use super::{
+    cfi::Bytes,
+    expression::{Shape, shape},
+};
+
+/// How deep `DW_CFA_remember_state` may nest. Compilers don't nest it.
+const MOST_REMEMBERED: usize = 16;
+
+/// Why there is no rule that can be applied, where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// The CFA is an expression of a shape of its own.
+    CfaExpression,
+    /// The CFA is given by a register that can't be named.
+    CfaRegister,
+    /// The return address is neither below the CFA nor in a register.
+    ReturnAddress,
+    /// An offset is too large for its field.
+    Offset,
+    /// Two registers would have to be named.
+    Registers,
+    /// The instructions make no sense from here on.
+    Instructions,
+}
+
+impl Unsupported {
+    /// Each, with the words for it, in the order of [`Counts::unsupported`](super::cfi::Counts::unsupported).
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::CfaExpression, "CFA by an expression of an unknown shape"),
+        (Self::CfaRegister, "CFA by a register that no frame keeps"),
+        (Self::ReturnAddress, "return address in no known place"),
+        (Self::Offset, "an offset too large"),
+        (Self::Registers, "CFA and return address in two registers"),
+        (Self::Instructions, "malformed instructions"),
+    ];
+}
+
+/// Where the CFA is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Base {
+    Register { register: u16, offset: i64 },
+    Expression(UnwindExpression<usize>),
+}
+
+/// Where a register was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing is said of it, which means `Same` of what a callee has to keep.
+    Unsaid,
+    Same,
+    Undefined,
+    AtCfa(i64),
+    Register(u16),
+    Expression(UnwindExpression<usize>),
+    Other,
+}
+
+/// Where what matters of a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    cfa: Base,
+    fp: Place,
+    ra: Place,
+}
+
+impl State {
+    pub(super) const NOTHING_SAID: Self = Self {
+        cfa: Base::Register { register: u16::MAX, offset: 0 },
+        fp: Place::Unsaid,
+        ra: Place::Unsaid,
+    };
+}
+
+/// A run of instructions.
+pub(super) struct Run<'r, 'a, A> {
+    pub(super) state: State,
+    /// What `DW_CFA_restore` goes back to; not known to the CIE's own instructions.
+    initial: Option<State>,
+    remembered: Vec<State>,
+    cie: &'r CommonInformationEntry<Bytes<'a>>,
+    arch: PhantomData<A>,
+}
+
+impl<'r, 'a, A: Arch> Run<'r, 'a, A> {
+    /// One that is to make the state in which functions begin.
+    pub(super) fn of_cie(cie: &'r CommonInformationEntry<Bytes<'a>>) -> Self {
+        let (state, arch) = (State::NOTHING_SAID, PhantomData);
+        Self { state, initial: None, remembered: Vec::new(), cie, arch }
+    }
+
+    /// One of a function.
+    pub(super) fn of_function(cie: &'r CommonInformationEntry<Bytes<'a>>, initial: State) -> Self {
+        Self { state: initial, initial: Some(initial), ..Self::of_cie(cie) }
+    }
+
+    /// The rule that says what the state says.
+    pub(super) fn rule<S: UnwindSection<Bytes<'a>>>(
+        &self,
+        section: &S,
+    ) -> Result<Rule, Unsupported> {
+        rule::<S, A>(&self.state, section, self.cie)
+    }
+
+    /// Goes on until the state is that up to the next row's address, which is returned, or the end.
+    pub(super) fn next_row(
+        &mut self,
+        instructions: &mut CallFrameInstructionIter<'_, Bytes<'_>>,
+        from: u64,
+    ) -> Result<Option<u64>, ()> {
+        while let Some(instruction) = instructions.next().map_err(drop)? {
+            match instruction {
+                Instruction::AdvanceLoc { delta } => {
+                    let factor = self.cie.code_alignment_factor();
+                    let delta = u64::from(delta).checked_mul(factor).ok_or(())?;
+                    return from.checked_add(delta).ok_or(()).map(Some);
+                }
+                Instruction::SetLoc { address } if address >= from => return Ok(Some(address)),
+                Instruction::SetLoc { .. } => return Err(()),
+                instruction => self.execute(&instruction)?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn execute(&mut self, instruction: &Instruction<usize>) -> Result<(), ()> {
+        let factor = self.cie.data_alignment_factor();
+        match *instruction {
+            Instruction::DefCfa { register, offset } => {
+                self.state.cfa =
+                    Base::Register { register: register.0, offset: offset.cast_signed() };
+            }
+            Instruction::DefCfaSf { register, factored_offset } => {
+                let offset = factored_offset.wrapping_mul(factor);
+                self.state.cfa = Base::Register { register: register.0, offset };
+            }
+            Instruction::DefCfaRegister { register: new } => match &mut self.state.cfa {
+                Base::Register { register, .. } => *register = new.0,
+                Base::Expression(_) => return Err(()),
+            },
+            Instruction::DefCfaOffset { offset } => self.set_cfa_offset(offset.cast_signed())?,
+            Instruction::DefCfaOffsetSf { factored_offset } => {
+                self.set_cfa_offset(factored_offset.wrapping_mul(factor))?;
+            }
+            Instruction::DefCfaExpression { expression } => {
+                self.state.cfa = Base::Expression(expression);
+            }
+            Instruction::Undefined { register } => self.set(register, Place::Undefined),
+            Instruction::SameValue { register } => self.set(register, Place::Same),
+            Instruction::Offset { register, factored_offset } => {
+                let offset = factored_offset.cast_signed().wrapping_mul(factor);
+                self.set(register, Place::AtCfa(offset));
+            }
+            Instruction::OffsetExtendedSf { register, factored_offset } => {
+                self.set(register, Place::AtCfa(factored_offset.wrapping_mul(factor)));
+            }
+            Instruction::Register { dest_register, src_register } => {
+                self.set(dest_register, Place::Register(src_register.0));
+            }
+            Instruction::Expression { register, expression } => {
+                self.set(register, Place::Expression(expression));
+            }
+            Instruction::ValOffset { register, .. }
+            | Instruction::ValOffsetSf { register, .. }
+            | Instruction::ValExpression { register, .. } => self.set(register, Place::Other),
+            Instruction::Restore { register } => {
+                let State { fp, ra, .. } = self.initial.ok_or(())?;
+                self.set(register, if register.0 == A::FP { fp } else { ra });
+            }
+            Instruction::RememberState => {
+                if self.remembered.len() == MOST_REMEMBERED {
+                    return Err(());
+                }
+                self.remembered.push(self.state);
+            }
+            Instruction::RestoreState => self.state = self.remembered.pop().ok_or(())?,
+            // A signed return address is known by its upper bits, and the step clears these.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, register: Register, place: Place) {
+        if register.0 == A::FP {
+            self.state.fp = place;
+        } else if register == self.cie.return_address_register() {
+            self.state.ra = place;
+        }
+    }
+
+    fn set_cfa_offset(&mut self, new: i64) -> Result<(), ()> {
+        match &mut self.state.cfa {
+            Base::Register { offset, .. } => *offset = new,
+            Base::Expression(_) => return Err(()),
+        }
+        Ok(())
+    }
+}
+
+/// The rule that says what a state says.
+fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
+    state: &State,
+    section: &S,
+    cie: &CommonInformationEntry<Bytes<'a>>,
+) -> Result<Rule, Unsupported> {
+    if state.ra == Place::Undefined {
+        return Ok(Rule::of(Cfa::END));
+    }
+    let shape_of =
+        |expression: UnwindExpression<usize>| shape(expression.get(section).ok()?, cie.encoding());
+    let narrow = |offset: i64| i16::try_from(offset).map_err(|_| Unsupported::Offset);
+    let wide = |offset: i64| i32::try_from(offset).map_err(|_| Unsupported::Offset);
+
+    let cfa = match state.cfa {
+        Base::Register { register, offset } => Shape::Register { register, offset },
+        Base::Expression(expression) => shape_of(expression).ok_or(Unsupported::CfaExpression)?,
+    };
+    let mut rule = Rule::default();
+    match cfa {
+        Shape::Register { register, offset } => {
+            rule.cfa_offset = wide(offset)?;
+            rule.cfa = if register == A::SP {
+                Cfa::SP
+            } else if register == A::FP {
+                Cfa::FP
+            } else {
+                rule.register = named::<A>(register).ok_or(Unsupported::CfaRegister)?;
+                Cfa::REGISTER
+            };
+        }
+        Shape::AtRegister { register, offset, addend } => {
+            rule.cfa = match register {
+                _ if register == A::SP => Cfa::AT_SP,
+                _ if register == A::FP => Cfa::AT_FP,
+                _ => return Err(Unsupported::CfaExpression),
+            };
+            rule.cfa_offset = wide(offset)?;
+            rule.cfa_addend = narrow(addend.cast_signed())?;
+        }
+        Shape::Plt { register, pc_register, from } => {
+            if !A::CALL_PUSHES || register != A::SP || pc_register != A::RA {
+                return Err(Unsupported::CfaExpression);
+            }
+            rule.cfa = Cfa::PLT;
+            rule.register = u8::try_from(from).map_err(|_| Unsupported::CfaExpression)?;
+        }
+    }
+
+    rule.fp = match state.fp {
+        Place::Unsaid | Place::Same => Saved::SAME,
+        Place::AtCfa(offset) => {
+            rule.fp_offset = narrow(offset)?;
+            Saved::AT_CFA
+        }
+        Place::Expression(expression) => match shape_of(expression) {
+            Some(Shape::Register { register, offset }) if register == A::FP => {
+                rule.fp_offset = narrow(offset)?;
+                Saved::AT_FP
+            }
+            Some(Shape::Register { register, offset }) if register == A::SP => {
+                rule.fp_offset = narrow(offset)?;
+                Saved::AT_SP
+            }
+            _ => Saved::LOST,
+        },
+        Place::Undefined | Place::Register(_) | Place::Other => Saved::LOST,
+    };
+
+    let column = cie.return_address_register().0;
+    let in_register = match state.ra {
+        Place::AtCfa(offset) => {
+            rule.ra_offset = narrow(offset)?;
+            rule.ra = Saved::AT_CFA;
+            return Ok(rule);
+        }
+        Place::Register(register) => register,
+        Place::Unsaid | Place::Same if !A::CALL_PUSHES => column,
+        _ => return Err(Unsupported::ReturnAddress),
+    };
+    if in_register == A::RA && !A::CALL_PUSHES {
+        rule.ra = Saved::SAME;
+        return Ok(rule);
+    }
+    let register = named::<A>(in_register).ok_or(Unsupported::ReturnAddress)?;
+    if matches!(rule.cfa, Cfa::REGISTER | Cfa::PLT) && rule.register != register {
+        return Err(Unsupported::Registers);
+    }
+    rule.register = register;
+    rule.ra = Saved::REGISTER;
+    Ok(rule)
+}
+
+/// A general register that a rule can name: neither one that a walk keeps, nor a vector.
+fn named<A: Arch>(register: u16) -> Option<u8> {
+    let general = if A::CALL_PUSHES { 0..16 } else { 0..31 };
+    u8::try_from(register).ok().filter(|_| general.contains(&register))
+}

@@ -1,0 +1,100 @@
+//! File systems that do not answer hold up nobody.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::{
+    support::{Program, Run, fixture, left_in_kernel, parse_json, symbols, wait_until},
+    unanswering::Unanswering,
+};
+
+const REASON: &str = "file system does not answer";
+
+/// A program that runs from the file system, with its code in memory.
+fn start(files: &Unanswering) -> Program {
+    let program = Program(Command::new(files.program()).stdin(Stdio::null()).spawn().unwrap());
+    program.wait_for_ticks(2);
+    program
+}
+
+fn is_of(sample: &Value, program: &Program) -> bool {
+    sample["pid"] == program.0.id() && !sample["user"].as_array().unwrap().is_empty()
+}
+
+/// Reads until a sample shows the whole chain of the program.
+fn assert_named(run: &mut Run, program: &Program) {
+    let sample = run.sample(|it| is_of(it, program));
+    assert_eq!(symbols(&sample["user"])[..4], ["inner", "middle", "outer", "main"], "{sample}");
+}
+
+/// Reads until the program is sampled, which must say why it has no names.
+fn assert_unanswered(run: &mut Run, program: &Program) {
+    let sample = run.sample(|it| is_of(it, program));
+    assert_eq!(sample["user"][0]["origin"], REASON, "{sample}");
+}
+
+/// Ends the run, also while the file system does not answer.
+fn assert_ends(run: Run) {
+    let ended = run.end_by(libc::SIGINT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("names may be missing: "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/program, mapped by process "), "{}", ended.stderr);
+    let (_, summary) = parse_json(&ended.stdout);
+    assert_eq!(summary["sideband_lost"], 0, "{summary}");
+    wait_until("the kernel has freed all of it", || left_in_kernel().is_empty());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_file_system_that_does_not_answer_at_the_start() {
+    let Some(files) = Unanswering::mount(&fixture("chain.c")) else { return };
+    let (stuck, other) = (start(&files), Program::start("chain.c"));
+    files.set_answering(false);
+    let mut run = Run::start(&["-f", "json"]);
+    assert_named(&mut run, &other);
+    assert_unanswered(&mut run, &stuck);
+    assert_ends(run);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_program_begins_whose_file_is_not_answered() {
+    let Some(files) = Unanswering::mount(&fixture("chain.c")) else { return };
+    let mut run = Run::start(&["-f", "json", "--metadata"]);
+    run.sample(|_| true);
+    files.be_silent_to(run.child.id());
+    let (stuck, other) = (start(&files), Program::start("chain.c"));
+    assert_unanswered(&mut run, &stuck);
+    assert_named(&mut run, &other);
+    // What begins later has names, too.
+    let later = Program::start("static.c");
+    run.sample(|it| is_of(it, &later) && it["user"][0]["symbol"] == "inner");
+    assert_ends(run);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_file_system_that_answers_again_has_names() {
+    let Some(files) = Unanswering::mount(&fixture("chain.c")) else { return };
+    let stuck = start(&files);
+    files.set_answering(false);
+    let mut run = Run::start(&["-f", "json"]);
+    assert_unanswered(&mut run, &stuck);
+    files.set_answering(true);
+    run.sample(|it| is_of(it, &stuck) && it["user"][0]["symbol"] == "inner");
+    assert_ends(run);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_start_that_waits_ends_by_a_signal() {
+    let Some(files) = Unanswering::mount(&fixture("chain.c")) else { return };
+    let _stuck = start(&files);
+    files.set_answering(false);
+    let run = Run::start(&["-f", "json"]);
+    wait_until("it is loaded", || left_in_kernel().contains(&"program sample".to_owned()));
+    let ended = run.end_by(libc::SIGINT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.contains("\"summary\""), "{}", ended.stdout);
+}
