@@ -1,8 +1,9 @@
 //! Stacks stay whole where they cross what compilers know nothing of: signals, the kernel, stubs,
 //! libraries, threads, assembly, and code made at run time.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, process::Command};
 
+use profiler::stderr;
 use serde_json::{Value, json};
 
 use crate::{
@@ -345,4 +346,46 @@ fn code_made_at_run_time_is_crossed_by_its_frame_pointers() {
         assert_eq!(names, ["called_back", "?", "runs", "main"], "{sample}");
         assert_eq!(sample["user"][1]["module"], "[anon]", "{sample}");
     }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn javascript_is_complete_down_to_the_start_of_its_engine() {
+    if !has_tables() {
+        return;
+    }
+    if Command::new("node").arg("--version").output().is_err() {
+        return stderr::say("skipped: node is not installed");
+    }
+    let script = "function hot_in_javascript(n) {
+                      let sum = 0;
+                      for (let i = 0; i < n; i++) sum = (sum + 7 * i) % 1000003;
+                      return sum;
+                  }
+                  function calls(n) { return [1, 2, 3].map((it) => hot_in_javascript(it * n)); }
+                  for (;;) calls(1000);";
+    let mut node = Command::new("node");
+    let program =
+        Program(node.args(["--perf-basic-prof-only-functions", "-e", script]).spawn().unwrap());
+    let mut run = start(&program, &[]);
+    let is_made =
+        |it: &Value| it["user"].as_array().unwrap().iter().any(|it| it["module"] == "[JIT]");
+    // The engine's table is a large one, and what its compiler makes comes with time.
+    run.sample(|it| is_made(it) && it["user_end"] == "complete");
+    let (mut complete, mut all) = (0, 0);
+    while all < SAMPLES {
+        let sample = run.sample(is_made);
+        all += 1;
+        if sample["user_end"] == "complete" {
+            complete += 1;
+            let frames = sample["user"].as_array().unwrap();
+            // From made code to the engine's, libc's, and its own start.
+            let engine = frames[frames.len() - 1]["module"].as_str().unwrap();
+            let made = frames.iter().rposition(|it| it["module"] == "[JIT]").unwrap();
+            let below = frames[made..].iter().filter(|it| it["module"] == engine).count();
+            assert!(below > 3, "{sample}");
+        }
+    }
+    // Code that is being called has no frame yet: its caller's caller is found.
+    assert!(complete * 100 >= all * 99, "{complete} of {all}");
 }
