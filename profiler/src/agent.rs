@@ -48,6 +48,11 @@ use crate::{
 /// How often the ring is read even when the program sees no need to wake us. Together with the time
 /// to name and write what was read, a sample is printed within 100 ms.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
+/// For how long the sideband's records are gathered from the first on: what a program has mapped has to
+/// be in the kernel soon, so that its first stacks can be walked, but each reading costs something.
+const GATHERING: Duration = Duration::from_millis(1);
+/// The least time between two such readings, for when many programs begin.
+const GATHERING_PAUSE: Duration = Duration::from_millis(4);
 /// How often we look which CPUs have come and gone.
 const HOTPLUG_INTERVAL: Duration = Duration::from_millis(250);
 /// After records were lost, all processes are looked for in `/proc`, at most this often.
@@ -199,6 +204,7 @@ impl Sampling<'_> {
         ended: &mut oneshot::Receiver<Ended>,
     ) -> Option<Ended> {
         let mut time_over = pin!(shutdown::after(self.config.duration));
+        let mut gathered = Instant::now();
         let mut tick = interval(READ_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hotplug = interval(HOTPLUG_INTERVAL);
@@ -223,7 +229,13 @@ impl Sampling<'_> {
                 }
                 // Should epoll fail, the timer still reads.
                 Ok(()) = self.ring.woken() => {}
-                Ok(()) = self.sideband_filled.woken() => {}
+                // A program that begins maps its files one soon after another.
+                Ok(()) = self.sideband_filled.woken() => {
+                    let pause = GATHERING_PAUSE.saturating_sub(gathered.elapsed());
+                    self.sideband_filled.gather(GATHERING.max(pause)).await;
+                    gathered = Instant::now();
+                    self.sideband_filled.arm();
+                }
                 _ = tick.tick() => {}
             }
             self.read();

@@ -46,8 +46,8 @@ pub fn sideband(build_ids: bool) -> sys::perf_event_attr {
     attr.set_ksymbol(1);
     attr.set_sample_id_all(1);
     attr.sample_type = u64::from(sys::PERF_SAMPLE_TIME);
-    // The watermark stays zero, which is half of the ring, however large that comes to be:
-    // https://github.com/torvalds/linux/blob/v6.12/kernel/events/ring_buffer.c, `ring_buffer_init`.
+    // Each record: what a program has mapped has to be in the kernel before its stacks can be walked.
+    attr.__bindgen_anon_2.wakeup_watermark = 1;
     attr
 }
 

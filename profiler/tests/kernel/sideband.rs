@@ -174,6 +174,7 @@ fn a_ring_that_fills_wakes_the_reader_each_time() {
             let woken = tokio::time::timeout(Duration::from_secs(60), wakeup.woken());
             woken.await.unwrap().unwrap();
             assert!(!read(&mut sideband).is_empty());
+            wakeup.arm();
         }
     });
 }
