@@ -66,7 +66,8 @@ impl Wakeup {
             let count = unsafe { libc::epoll_wait(epoll, taken.as_mut_ptr(), TAKEN, 0) };
             // What a dead event says has no end.
             let is_dead = |it: &libc::epoll_event| it.events & libc::EPOLLHUP.cast_unsigned() != 0;
-            let living = taken.iter().take(usize::try_from(count).unwrap_or(0)).filter(|it| !is_dead(it));
+            let living =
+                taken.iter().take(usize::try_from(count).unwrap_or(0)).filter(|it| !is_dead(it));
             self.disarmed.extend(living.filter_map(|it| RawFd::try_from(it.u64).ok()));
             if count < TAKEN {
                 break;

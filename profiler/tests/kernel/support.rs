@@ -215,15 +215,26 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Names of our programs and maps that are in the kernel.
 pub(crate) fn left_in_kernel() -> Vec<String> {
-    let maps = ["SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS"];
+    let maps = [
+        "SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS", "SPACES", "BLOCKS", "RULE", "WANTED",
+        "CACHE", "TABLE",
+    ];
+    let names = ["sample", "sample_walking"];
     let programs = aya::programs::loaded_programs();
     // What is freed while it is listed is gone, too.
     let programs = programs.flatten().filter_map(|it| Some(it.name_as_str()?.to_owned()));
     let loaded = aya::maps::loaded_maps().flatten();
     let loaded = loaded.filter_map(|it| Some(it.name_as_str()?.to_owned()));
-    let programs = programs.filter(|name| name == "sample").map(|name| format!("program {name}"));
+    let programs = programs
+        .filter(|name| names.contains(&name.as_str()))
+        .map(|name| format!("program {name}"));
     let maps = loaded.filter(|name| maps.contains(&name.as_str())).map(|it| format!("map {it}"));
     programs.chain(maps).collect()
+}
+
+/// Whether one of the two programs is loaded.
+pub(crate) fn is_in_kernel() -> bool {
+    left_in_kernel().iter().any(|it| it.starts_with("program sample"))
 }
 
 /// A CPU that the tests may take offline; it is online again when this is dropped.
