@@ -182,8 +182,11 @@ extern "C" fn next_by_tables(_: u32, context: *mut Context) -> c_long {
     if is_guess && FLAGS.load() & flag::OR_FRAME_POINTERS == 0 {
         return done(scratch, UserEnd::NoUnwindInfo);
     }
-    // Where nothing is known of the process, a guess can't be checked.
-    scratch.walk.is_guess = u32::from(is_guess && scratch.walk.space.generation != 0);
+    // Where nothing is known of the process, or what is known is from before an exec, a guess can't be
+    // checked.
+    let is_known =
+        scratch.walk.space.generation != 0 && scratch.walk.lacks != UserEnd::NotMapped as u32;
+    scratch.walk.is_guess = u32::from(is_guess && is_known);
     advance(scratch, rule)
 }
 
