@@ -95,7 +95,7 @@ fn a_start_that_waits_ends_by_a_signal() {
     let _stuck = start(&files);
     files.set_answering(false);
     let run = Run::start(&["-f", "json"]);
-    wait_until("it is loaded", || is_in_kernel());
+    wait_until("it is loaded", is_in_kernel);
     let ended = run.end_by(libc::SIGINT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("\"summary\""), "{}", ended.stdout);
