@@ -65,6 +65,20 @@ impl Cross {
         Command::new(&self.cc)
     }
 
+    /// The C++ compiler, which is installed if need be.
+    pub(crate) fn cxx(&self) -> Result<Command> {
+        let native = self.arch == Arch::HOST;
+        let cxx = if native { "c++".to_owned() } else { format!("{}-g++", self.arch.gnu()) };
+        if command::on_path(&cxx).is_empty() {
+            let cross = format!("g++-{}", self.arch.gnu().replace('_', "-"));
+            let package = if native { "g++" } else { &cross };
+            apt::install(&[package]).with_context(|| {
+                format!("no {cxx} on PATH; on Debian, apt-get install {package}")
+            })?;
+        }
+        Ok(Command::new(cxx))
+    }
+
     /// The Rust compiler, for dynamic programs of the architecture.
     pub(crate) fn rustc(&self) -> Command {
         let mut rustc = Command::new(self.rust.rustc.as_deref().unwrap_or(Path::new("rustc")));

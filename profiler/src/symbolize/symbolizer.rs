@@ -169,11 +169,17 @@ impl Symbolizer {
     ) -> (Stack, bool) {
         self.all_known = true;
         // The kernel's walk of frame pointers may end with the zero that it found.
-        let addresses = addresses.iter().filter(|&address| address != 0);
-        let locations = addresses.enumerate().map(|(depth, address)| {
-            let is_interrupted = depth > 0 && address & INTERRUPTED != 0;
-            let address = if is_interrupted { address & !INTERRUPTED } else { address };
-            let is_return = depth > 0 && !is_interrupted;
+        let mut addresses = addresses.iter().filter(|&address| address != 0).peekable();
+        let mut depth = 0_usize;
+        let next = std::iter::from_fn(|| {
+            let address = addresses.next()?;
+            depth += 1;
+            // A handler returns to the first instruction of what ends the signal: it has not called.
+            let ends_signal = addresses.peek().is_some_and(|next| next & INTERRUPTED != 0);
+            let is_return = depth > 1 && address & INTERRUPTED == 0 && !ends_signal;
+            Some((if depth > 1 { address & !INTERRUPTED } else { address }, is_return))
+        });
+        let locations = next.map(|(address, is_return)| {
             let looked_up = address.wrapping_sub(u64::from(is_return));
             let frames = match process.space.find(looked_up, time_ns) {
                 Some(mapping) => self.mapped(process, mapping, address, is_return),

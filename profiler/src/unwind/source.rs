@@ -104,6 +104,12 @@ struct Segment {
 }
 
 impl Code {
+    /// One segment at these addresses, and at this offset in the file.
+    #[cfg(test)]
+    pub(super) fn of(addresses: Range<u64>, offset: u64) -> Self {
+        Self(vec![Segment { addresses, offset }])
+    }
+
     /// The part of a range of addresses that lies in the segment of its first one, as an offset in the
     /// file, and how long it is.
     #[must_use]
@@ -134,6 +140,18 @@ pub struct Source<'d> {
     pub bases: BaseAddresses,
     /// The code.
     pub code: Code,
+    /// Stubs that lead to other files, of which not every linker says anything.
+    pub stubs: Vec<Stubs>,
+}
+
+/// A section of stubs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stubs {
+    /// Where they are.
+    pub addresses: Range<u64>,
+    /// Whether each also has what finds the function when it is called first, and all of them
+    /// together a part that they share, at the begin.
+    pub is_lazy: bool,
 }
 
 type Header = FileHeader64<Endianness>;
@@ -175,8 +193,19 @@ impl<'d> Source<'d> {
             .or_else(|| eh_frame_of_segment(segments, data))
             .or_else(|| debug_frame(&sections, data));
         let (place, bytes, bases) = found.unwrap_or(Err(NoTable::NoInfo))?;
-        Ok(Self { machine, place, bytes, bases, code })
+        Ok(Self { machine, place, bytes, bases, code, stubs: stubs(&sections) })
     }
+}
+
+fn stubs<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>) -> Vec<Stubs> {
+    let names = [&b".plt"[..], b".plt.got", b".plt.sec"];
+    let stubs = names.into_iter().filter_map(|name| {
+        let (_, section) = by_name(sections, name)?;
+        let start = section.sh_addr(ENDIAN);
+        let addresses = start..start.checked_add(section.sh_size(ENDIAN))?;
+        Some(Stubs { addresses, is_lazy: name == b".plt" })
+    });
+    stubs.collect()
 }
 
 fn segment(header: &ProgramHeader64<Endianness>) -> Option<Segment> {

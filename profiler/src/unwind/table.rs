@@ -6,6 +6,7 @@ use gimli::{DebugFrame, EhFrame, LittleEndian, UnwindSection, Vendor};
 use object::read::ReadRef;
 use profiler_common::unwind::{
     aarch64::Aarch64,
+    rule::{Cfa, Rule, Saved},
     step::Arch,
     table::{Chunk, Chunks, find},
     x86_64::X86_64,
@@ -15,7 +16,7 @@ use super::{
     cfi::{Bytes, Counts, Frames, Function},
     compact::{Packed, Packer, TooLarge},
     rules::Rules,
-    source::{Code, MOST_BYTES, Machine, NoTable, Place, Source},
+    source::{Code, MOST_BYTES, Machine, NoTable, Place, Source, Stubs},
 };
 use crate::elf;
 
@@ -94,18 +95,18 @@ impl Table {
         vendor: Vendor,
         rules: &mut Rules,
     ) -> Result<Self, NoTable> {
-        let Source { machine, place, bytes, bases, code } = source;
+        let Source { machine, place, bytes, bases, code, stubs } = source;
         let ends_at_zero = place == Place::EhFrameHdr;
         let (words, counts, packed) = if place == Place::DebugFrame {
             let mut section = DebugFrame::new(bytes, LittleEndian);
             section.set_address_size(8);
             section.set_vendor(vendor);
-            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, rules)?
+            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, &stubs, rules)?
         } else {
             let mut section = EhFrame::new(bytes, LittleEndian);
             section.set_address_size(8);
             section.set_vendor(vendor);
-            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, rules)?
+            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, &stubs, rules)?
         };
         let facts = Facts { machine, place, bytes: bytes.len(), code, counts, packed };
         Ok(Self { words, facts })
@@ -146,17 +147,35 @@ struct Placed {
 fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     mut frames: Frames<'a, S, A>,
     code: &Code,
+    stubs: &[Stubs],
     rules: &mut Rules,
 ) -> Result<(Vec<u32>, Counts, Packed), NoTable> {
-    let (mut functions, range) = placed(&mut frames, code)?;
+    let (mut functions, mut range) = placed(&mut frames, code)?;
     // Linkers leave them in order, but for few.
     functions.sort_unstable();
+    let mut stubs: Vec<_> =
+        stubs.iter().flat_map(|stubs| undescribed::<A>(stubs, code, &functions)).collect();
+    stubs.sort_unstable_by_key(|(offsets, _)| offsets.start);
+    if let (Some((first, _)), Some((last, _))) = (stubs.first(), stubs.last()) {
+        range = range.start.min(first.start)..range.end.max(last.end);
+    }
 
     let mut packer = Packer::new(range, rules)?;
-    for Placed { at, .. } in functions {
+    let mut stubs = stubs.into_iter().peekable();
+    let mut functions = functions.into_iter().peekable();
+    while let Some(Placed { at, offset }) = functions.next() {
+        while let Some((offsets, rule)) = stubs.next_if(|(stub, _)| stub.start < offset) {
+            packer.push(offsets.start, offsets.end, &rule)?;
+        }
+        let next = functions.peek().map(|next| next.offset);
         let mut pushed = Ok(());
         frames.rows(at, |row| {
-            let Some((offset, bytes)) = code.offsets(&(row.start..row.end)) else { return };
+            let Some((offset, mut bytes)) = code.offsets(&(row.start..row.end)) else { return };
+            // What ends a signal ends in a system call, and while the kernel is at it the program
+            // counter is behind that.
+            if row.rule.cfa == Cfa::SIGNAL && next != Some(offset + bytes) {
+                bytes += 1;
+            }
             if pushed.is_ok() {
                 pushed = packer
                     .pad(offset, PADDING)
@@ -168,8 +187,46 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
             return Err(NoTable::TooLarge);
         }
     }
+    for (offsets, rule) in stubs {
+        packer.push(offsets.start, offsets.end, &rule)?;
+    }
     let (words, packed) = packer.finish()?;
     Ok((words, frames.counts(), packed))
+}
+
+/// The rules of stubs of which the file says nothing, by offsets in it.
+fn undescribed<A: Arch>(
+    stubs: &Stubs,
+    code: &Code,
+    functions: &[Placed],
+) -> Vec<(Range<u64>, Rule)> {
+    let Some((start, bytes @ 1..)) = code.offsets(&stubs.addresses) else { return Vec::new() };
+    let end = start + bytes;
+    let next = functions.partition_point(|function| function.offset < start);
+    if functions.get(next).is_some_and(|function| function.offset < end) {
+        return Vec::new();
+    }
+    // A stub leaves the stack as the call has left it, but for what finds the function: on x86-64
+    // from byte 11 on it has pushed a word.
+    let by_sp = |cfa_offset| Rule {
+        cfa_offset,
+        ra: if A::CALL_PUSHES || cfa_offset > 0 { Saved::AT_CFA } else { Saved::SAME },
+        ra_offset: if A::CALL_PUSHES || cfa_offset > 0 { -8 } else { 0 },
+        ..Rule::of(Cfa::SP)
+    };
+    let entry = Rule { register: 11, cfa: Cfa::PLT, ..by_sp(0) };
+    let rows = match (stubs.is_lazy, A::CALL_PUSHES) {
+        (false, true) => vec![(0, by_sp(8))],
+        (false, false) => vec![(0, by_sp(0))],
+        // The shared part is entered with one word pushed, and pushes another.
+        (true, true) => vec![(0, by_sp(16)), (6, by_sp(24)), (16, entry)],
+        // The shared part pushes two words with its first instruction, and is as long as two stubs.
+        (true, false) => vec![(0, by_sp(0)), (4, by_sp(16)), (32, by_sp(0))],
+    };
+    let ends = rows.iter().skip(1).map(|(from, _)| start + from).chain([end]);
+    let rows = rows.iter().zip(ends);
+    let rows = rows.map(|(&(from, rule), until)| (start + from..until.min(end), rule));
+    rows.filter(|(offsets, _)| !offsets.is_empty()).collect()
 }
 
 /// The entries that describe code of the file, and from where to where that goes.
@@ -205,7 +262,11 @@ impl From<TooLarge> for NoTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{stderr, unwind::agreement::vdso};
+    use crate::{
+        stderr,
+        unwind::{agreement::vdso, equation::Equation},
+    };
+    use object::{Object as _, ObjectSection as _};
     use proptest::prelude::*;
 
     fn of(bytes: &[u8]) -> Result<Table, NoTable> {
@@ -229,6 +290,63 @@ mod tests {
         let (table, same) = (of(&bytes).unwrap(), of(&without).unwrap());
         assert_eq!(same.facts().place, Place::EhFrameHdr);
         assert_eq!(table.chunks(), same.chunks());
+    }
+
+    #[test]
+    fn stubs_of_which_the_linker_says_nothing_have_rules() {
+        let code = Code::of(0x1000..0x2000, 0x400);
+        let stubs = |is_lazy| Stubs { addresses: 0x1100..0x1150, is_lazy };
+        let rows = |rows: Vec<(Range<u64>, Rule)>, machine| {
+            let line = |(offsets, rule): &(Range<u64>, Rule)| {
+                format!("{:x} {}", offsets.start, Equation(rule, machine))
+            };
+            assert!(rows.windows(2).all(|pair| pair[0].0.end == pair[1].0.start), "{rows:x?}");
+            assert_eq!(rows.last().unwrap().0.end, 0x550);
+            rows.iter().map(line).collect::<Vec<_>>()
+        };
+        let x86 = |lazy| rows(undescribed::<X86_64>(&stubs(lazy), &code, &[]), Machine::X86_64);
+        assert_eq!(x86(false), ["500 CFA = sp + 8, fp unchanged, return address at CFA - 8"]);
+        assert_eq!(
+            x86(true),
+            [
+                "500 CFA = sp + 16, fp unchanged, return address at CFA - 8",
+                "506 CFA = sp + 24, fp unchanged, return address at CFA - 8",
+                "510 CFA = sp + 8, + 16 from byte 11 of 16 on, fp unchanged, return address at CFA - 8"
+            ]
+        );
+        let arm = |lazy| rows(undescribed::<Aarch64>(&stubs(lazy), &code, &[]), Machine::Aarch64);
+        let leaf = "CFA = sp, fp unchanged, return address in the link register";
+        assert_eq!(arm(false), [format!("500 {leaf}")]);
+        assert_eq!(
+            arm(true),
+            [
+                format!("500 {leaf}"),
+                "504 CFA = sp + 16, fp unchanged, return address at CFA - 8".to_owned(),
+                format!("520 {leaf}")
+            ]
+        );
+        // Where the linker says something, that holds.
+        let described = [Placed { offset: 0x500, at: 0 }];
+        assert_eq!(undescribed::<X86_64>(&stubs(true), &code, &described), []);
+        let elsewhere = [Placed { offset: 0x4ff, at: 0 }, Placed { offset: 0x550, at: 8 }];
+        assert_eq!(undescribed::<X86_64>(&stubs(true), &code, &elsewhere).len(), 3);
+    }
+
+    #[test]
+    fn the_stubs_of_this_program_have_rules() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let elf = object::File::parse(&*bytes).unwrap();
+        let Some(plt) = elf.section_by_name(".plt") else {
+            return stderr::say("skipped: it has no stubs");
+        };
+        let mut rules = Rules::new();
+        let table = Table::of_file(&file, &mut rules).unwrap();
+        let (start, bytes) = plt.file_range().unwrap();
+        for offset in start..start + bytes {
+            let rule = rules.get(table.find(offset).unwrap()).unwrap();
+            assert!([Cfa::SP, Cfa::PLT].contains(&rule.cfa), "{offset:#x}: {rule:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod bad_input;
+mod crossings;
 mod end;
 mod hotplug;
 mod ledger;
@@ -15,3 +16,5 @@ mod stacks;
 mod stuck;
 mod support;
 mod unanswering;
+mod unwinding;
+mod walks;

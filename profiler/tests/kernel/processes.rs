@@ -57,6 +57,7 @@ fn processes_of_some_milliseconds_have_names() {
                 assert_eq!(sample["user"][0]["origin"], "elf", "{sample}");
             }
             if all[0] == "inner" && sample["user"][0]["offset"].as_u64() >= Some(PROLOGUE) {
+                assert!(all.len() >= 3, "{milliseconds} ms: {sample}");
                 assert_eq!(all[..3], ["inner", "outer", "main"], "{sample}");
                 chains += 1;
             }

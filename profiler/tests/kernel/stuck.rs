@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::{
-    support::{Program, Run, fixture, left_in_kernel, parse_json, symbols, wait_until},
+    support::{
+        Program, Run, fixture, is_in_kernel, left_in_kernel, parse_json, symbols, wait_until,
+    },
     unanswering::Unanswering,
 };
 
@@ -94,7 +96,7 @@ fn a_start_that_waits_ends_by_a_signal() {
     let _stuck = start(&files);
     files.set_answering(false);
     let run = Run::start(&["-f", "json"]);
-    wait_until("it is loaded", || left_in_kernel().contains(&"program sample".to_owned()));
+    wait_until("it is loaded", is_in_kernel);
     let ended = run.end_by(libc::SIGINT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("\"summary\""), "{}", ended.stdout);

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler::stderr;
+use profiler::{bpf::features, stderr};
 use serde_json::Value;
 
 /// A run that waits for something ends by itself after this long, and the test fails.
@@ -40,6 +40,17 @@ impl Program {
     /// Starts the compiled `tests/fixtures/NAME`.
     pub(crate) fn start(name: &str) -> Self {
         Self(Command::new(fixture(name)).stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Starts the compiled `tests/fixtures/NAME` with arguments, and waits until it says that from now
+    /// on its stacks are what the test knows.
+    pub(crate) fn ready(name: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(fixture(name));
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut program = Self(command.spawn().unwrap());
+        let said = program.0.stdout.as_mut().unwrap().read_exact(&mut [0]);
+        said.unwrap_or_else(|error| panic!("{name} has ended: {error}"));
+        program
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -187,6 +198,13 @@ pub(crate) fn sum(object: &Value) -> u64 {
     object.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
+/// Whether this kernel walks user stacks by tables; if not, says so.
+pub(crate) fn has_tables() -> bool {
+    let Some(lacks) = features::missing_for_walk() else { return true };
+    stderr::say(&format!("skipped: this kernel lacks {lacks}"));
+    false
+}
+
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -197,15 +215,26 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Names of our programs and maps that are in the kernel.
 pub(crate) fn left_in_kernel() -> Vec<String> {
-    let maps = ["SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS"];
+    let maps = [
+        "SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS", "SPACES", "BLOCKS", "RULE", "WANTED",
+        "CACHE", "TABLE",
+    ];
+    let names = ["sample", "sample_walking"];
     let programs = aya::programs::loaded_programs();
     // What is freed while it is listed is gone, too.
     let programs = programs.flatten().filter_map(|it| Some(it.name_as_str()?.to_owned()));
     let loaded = aya::maps::loaded_maps().flatten();
     let loaded = loaded.filter_map(|it| Some(it.name_as_str()?.to_owned()));
-    let programs = programs.filter(|name| name == "sample").map(|name| format!("program {name}"));
+    let programs = programs
+        .filter(|name| names.contains(&name.as_str()))
+        .map(|name| format!("program {name}"));
     let maps = loaded.filter(|name| maps.contains(&name.as_str())).map(|it| format!("map {it}"));
     programs.chain(maps).collect()
+}
+
+/// Whether one of the two programs is loaded.
+pub(crate) fn is_in_kernel() -> bool {
+    left_in_kernel().iter().any(|it| it.starts_with("program sample"))
 }
 
 /// A CPU that the tests may take offline; it is online again when this is dropped.

@@ -1,0 +1,290 @@
+//! Stacks of programs without frame pointers come out whole, with each function in its place.
+//!
+//! The functions of the programs work for a while themselves, before and after they call the next
+//! one, so that each is sampled as the innermost, at any of its instructions, and as a caller.
+
+use std::collections::HashMap;
+
+use object::{Object as _, ObjectSymbol as _};
+use serde_json::Value;
+
+use crate::support::{Program, Run, fixture, has_tables, symbols};
+
+/// Samples of which each stack has to be right.
+pub(crate) const SAMPLES: usize = 400;
+/// How often each function has to be the innermost one.
+const TIMES: usize = 5;
+/// Where programs and threads begin.
+const ENTRIES: [&str; 4] = ["_start", "__clone3", "clone3", "thread_start"];
+const CHAIN: [&str; 4] = ["inner", "middle", "outer", "main"];
+
+pub(crate) fn start(program: &Program, arguments: &[&str]) -> Run {
+    Run::start(&[&["-f", "json", "-F", "997", "-p", &program.pid()], arguments].concat())
+}
+
+/// Reads until a stack is complete: from then on the tables of what it goes through are there.
+pub(crate) fn wait_for_tables(run: &mut Run) {
+    run.sample(|it| it["user_end"] == "complete");
+}
+
+/// Samples as the profiler gives them, each of which must be complete, until each function of the
+/// chain has been the innermost one a few times. `judge` says what of a sample is to be in the chain;
+/// that must be its end.
+pub(crate) fn assert_chain_of(
+    run: &mut Run,
+    chain: &[&str],
+    mut judge: impl FnMut(&Value) -> Option<Vec<String>>,
+) {
+    let mut times: HashMap<String, usize> = HashMap::new();
+    let mut count = 0;
+    let often = |times: &HashMap<String, usize>, name: &&str| {
+        name.ends_with("main") || times.get(*name).is_some_and(|it| *it >= TIMES)
+    };
+    while count < SAMPLES || !chain.iter().all(|name| often(&times, name)) {
+        let sample = run.sample(|_| true);
+        let Some(names) = judge(&sample) else { continue };
+        assert_eq!(sample["user_end"], "complete", "{names:?} {sample}");
+        assert!(!names.is_empty() && chain.ends_with_names(&names), "{names:?} {sample}");
+        *times.entry(names[0].clone()).or_default() += 1;
+        count += 1;
+    }
+}
+
+pub(crate) trait Chain {
+    fn ends_with_names(&self, names: &[String]) -> bool;
+}
+
+impl Chain for [&str] {
+    fn ends_with_names(&self, names: &[String]) -> bool {
+        let skipped = self.len().checked_sub(names.len());
+        skipped.is_some_and(|skipped| self[skipped..].iter().eq(names))
+    }
+}
+
+/// The names up to a function, which libc's start must follow, and nothing else.
+pub(crate) fn up_to(sample: &Value, outermost: &str) -> Vec<String> {
+    let names = symbols(&sample["user"]);
+    let Some(at) = names.iter().rposition(|name| *name == outermost) else {
+        panic!("no {outermost} in {names:?}: {sample}");
+    };
+    // What they are called, and whether they have names, differs.
+    let below = &sample["user"].as_array().unwrap()[at + 1..];
+    assert!((1..=3).contains(&below.len()), "{names:?} {sample}");
+    let last = names[names.len() - 1];
+    assert!(ENTRIES.contains(&last) || last == "?", "{names:?} {sample}");
+    names[..=at].iter().map(|&name| name.to_owned()).collect()
+}
+
+/// Each stack is an end of the chain of functions, which goes up to `main`.
+pub(crate) fn assert_chain(fixture: &str, arguments: &[&str], chain: &[&str]) {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready(fixture, arguments);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    assert_chain_of(&mut run, chain, |sample| Some(up_to(sample, "main")));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_chain_without_frame_pointers_is_complete() {
+    assert_chain("nofp.c", &[], &CHAIN);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_static_program_without_frame_pointers_is_complete() {
+    assert_chain("nofp_static.c", &[], &CHAIN);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_static_program_that_is_loaded_anywhere_is_complete() {
+    assert_chain("nofp_static_pie.c", &[], &CHAIN);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_stripped_program_has_the_same_frames() {
+    if !has_tables() {
+        return;
+    }
+    let functions = Functions::of("nofp.c");
+    let program = Program::ready("nofp_stripped.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    assert_chain_of(&mut run, &CHAIN, |sample| {
+        let frames = sample["user"].as_array().unwrap().iter();
+        let own = frames.filter(|it| it["module"].as_str().unwrap().ends_with("nofp_stripped-c"));
+        // Its code is that of the program with symbols, which lie behind it in the file.
+        let mut names: Vec<String> =
+            own.map(|it| functions.at(it["offset"].as_u64().unwrap())).collect();
+        assert_eq!(names.pop().as_deref(), Some("_start"), "{sample}");
+        Some(names)
+    });
+}
+
+/// The functions of a program, by where they lie in the file.
+struct Functions(Vec<(u64, u64, String)>);
+
+impl Functions {
+    fn of(name: &str) -> Self {
+        let bytes = std::fs::read(fixture(name)).unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        let functions = file.symbols().filter(|it| it.is_definition() && it.size() > 0);
+        Self(
+            functions
+                .filter_map(|it| {
+                    use object::{ObjectSection as _, SymbolSection};
+                    let SymbolSection::Section(index) = it.section() else { return None };
+                    let section = file.section_by_index(index).unwrap();
+                    let start = it.address() - section.address() + section.file_range()?.0;
+                    Some((start, start + it.size(), it.name().unwrap().to_owned()))
+                })
+                .collect(),
+        )
+    }
+
+    fn at(&self, offset: u64) -> String {
+        // Of a caller, the address is the one behind the call.
+        let found = self.0.iter().find(|(start, end, _)| *start < offset && offset <= *end);
+        let found = found.or_else(|| self.0.iter().find(|(start, ..)| *start == offset));
+        found.map_or_else(|| "?".to_owned(), |(.., name)| name.clone())
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_rust_program_without_frame_pointers_is_complete() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("nofp.rs", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let chain = ["nofp::inner", "nofp::middle", "nofp::outer", "nofp::main", "main"];
+    assert_chain_of(&mut run, &chain[..4], |sample| {
+        let names = up_to(sample, "main");
+        // Between the two mains is what the standard library does at the start.
+        let at = names.iter().position(|name| name == "nofp::main").unwrap();
+        let start = &names[at + 1..names.len() - 1];
+        let is_start = |name: &String| name.starts_with("std::") || name.starts_with("core::");
+        assert!(!start.is_empty() && start.iter().all(is_start), "{names:?}");
+        Some(names[..=at].to_vec())
+    });
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_program_that_throws_is_complete_in_its_handlers_and_on_the_way_there() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("throws.cpp", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let chains = [
+        ["in_handler", "catches", "main"].as_slice(),
+        &["throws", "cleans_up", "catches", "main"],
+        &["destroys", "cleans_up", "catches", "main"],
+        &["throws_at_once", "catches_at_once", "main"],
+    ];
+    let own = chains.concat();
+    let (mut times, mut unwinding, mut complete, mut all) = (HashMap::new(), 0, 0, 0);
+    while all < SAMPLES || unwinding < TIMES || times.len() < 5 {
+        let sample = run.sample(|_| true);
+        all += 1;
+        if sample["user_end"] != "complete" {
+            continue;
+        }
+        complete += 1;
+        // The compiler puts handlers apart from the rest of their function.
+        let names = up_to(&sample, "main");
+        let names: Vec<&str> = names.iter().map(|it| it.trim_end_matches(".cold")).collect();
+        // What the runtime does, with functions of its own, is innermost.
+        let runtime = names.iter().position(|name| own.contains(name)).unwrap();
+        let names = names[runtime..].to_vec();
+        assert!(chains.iter().any(|chain| chain.ends_with(&names)), "{names:?} {sample}");
+        if runtime == 0 {
+            *times.entry(names[0].to_owned()).or_insert(0) += 1;
+        } else if names[0] == "throws_at_once" {
+            unwinding += 1;
+        }
+    }
+    // Where the runtime jumps into the handler there are a few instructions that are of no frame.
+    assert!(complete * 100 >= all * 99, "{complete} of {all}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_depth_is_reported_exactly_when_there_are_more_frames() {
+    if !has_tables() {
+        return;
+    }
+    let limit = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let frames = |calls: usize| {
+        let program = Program::ready("depth.c", &[&calls.to_string()]);
+        let mut run = start(&program, &["--user-only"]);
+        let wanted = |it: &Value| it["user_end"] == "complete" || it["user_end"] == "depth";
+        let first = run.sample(wanted);
+        for _ in 0..100 {
+            let sample = run.sample(|_| true);
+            assert_eq!(sample["user_end"], first["user_end"], "{calls} calls: {sample}");
+            let (one, other) = (symbols(&first["user"]), symbols(&sample["user"]));
+            assert_eq!(one, other, "{calls} calls: {sample}");
+        }
+        let names: Vec<String> = symbols(&first["user"]).into_iter().map(str::to_owned).collect();
+        assert!(names[..calls.min(limit)].iter().all(|it| it == "recurse"), "{names:?}");
+        (names.len(), first["user_end"].as_str().unwrap().to_owned(), names)
+    };
+    let (count, end, names) = frames(20);
+    assert_eq!(end, "complete");
+    assert_eq!(names[20], "main");
+    let below = count - 20;
+    assert!((2..=4).contains(&below), "{names:?}");
+    for calls in [100, limit - below, limit - below + 1, 126, limit, 200] {
+        let (count, end, _) = frames(calls);
+        let is_whole = calls + below <= limit;
+        assert_eq!(end, if is_whole { "complete" } else { "depth" }, "{calls} calls");
+        assert_eq!(count, (calls + below).min(limit), "{calls} calls");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn frames_may_be_large_grow_and_be_aligned() {
+    let chain = [
+        "leaf",
+        "large",
+        "medium",
+        "growing",
+        "aligned",
+        "aligned_and_growing",
+        "realigned",
+        "main",
+    ];
+    assert_chain("frames.c", &[], &chain);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_follows_a_call_that_never_returns_is_not_the_caller() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("noreturn.c", &[]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    let chain = ["never_returns", "ends_in_a_call", "caller", "main"];
+    for _ in 0..SAMPLES {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        assert_eq!(up_to(&sample, "main"), chain, "{sample}");
+    }
+    // That is what the program is for.
+    let functions = Functions::of("noreturn.c");
+    let (_, end, _) = functions.0.iter().find(|it| it.2 == "ends_in_a_call").unwrap();
+    assert!(functions.0.iter().any(|it| it.0 == *end), "nothing begins behind the call");
+}
