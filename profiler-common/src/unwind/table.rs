@@ -10,8 +10,15 @@
 //! | 2 to 2 + 2 · pages | of each page, at which word its rows start, and how many rows it has |
 //! | rows | of each page, in the order of addresses; those of a page are in one chunk |
 //!
-//! A row holds from its address to that of the next one. The first row of a page is at its begin, so
-//! that no search has to look at the page before.
+//! A row holds from its address to that of the next one, but for some bytes before that which are not
+//! described: the padding between two functions. The first row of a page is at its begin, so that no
+//! search has to look at the page before. From its upper bits down a row is
+//!
+//! | bits | |
+//! |---|---|
+//! | 12 | the address, from the begin of the page |
+//! | 4 | how many bytes before the next row are padding |
+//! | 16 | the number of the rule |
 
 /// The size of a page, as a power of two.
 pub const PAGE_BITS: u32 = 12;
@@ -37,6 +44,10 @@ const CHUNK_BITS: u32 = 11;
 /// What an address has within its page is in a row's upper bits, so that rows compare as numbers.
 const ROW_SHIFT: u32 = 32 - PAGE_BITS;
 
+/// The most bytes of padding that a row can have.
+pub const PADDING: u32 = 15;
+const PADDING_SHIFT: u32 = 16;
+
 /// A row: from the offset `low` in its page on, the rule with this number holds.
 #[must_use]
 pub const fn row(low: u32, rule: u16) -> u32 {
@@ -47,6 +58,18 @@ pub const fn row(low: u32, rule: u16) -> u32 {
 #[must_use]
 pub const fn rule_of(row: u32) -> u16 {
     (row & 0xffff) as u16
+}
+
+/// The same row with so many bytes of padding behind it, up to the next row of its page.
+#[must_use]
+pub const fn padded(row: u32, padding: u32) -> u32 {
+    (row & !(PADDING << PADDING_SHIFT)) | ((padding & PADDING) << PADDING_SHIFT)
+}
+
+/// How many bytes of padding are behind it.
+#[must_use]
+pub const fn padding_of(row: u32) -> u32 {
+    (row >> PADDING_SHIFT) & PADDING
 }
 
 /// The offset in its page from which on a row holds.
@@ -76,8 +99,8 @@ pub fn find(table: &impl Chunks, offset: u64) -> Option<u16> {
     let chunk = table.chunk(first >> CHUNK_BITS)?;
     let low = u32::try_from(offset & ((1 << PAGE_BITS) - 1)).ok()?;
     // Not above any row for this address.
-    let wanted = row(low, u16::MAX);
-    let mut first = first;
+    let wanted = padded(row(low, u16::MAX), PADDING);
+    let (mut first, last) = (first, first.wrapping_add(rows).wrapping_sub(1));
     for _ in 0..CHUNK_BITS {
         let half = rows / 2;
         let middle = first.wrapping_add(half);
@@ -88,7 +111,12 @@ pub fn find(table: &impl Chunks, offset: u64) -> Option<u16> {
             rows = half;
         }
     }
-    Some(rule_of(word(chunk, first)))
+    let found = word(chunk, first);
+    let padding = padding_of(found);
+    if padding > 0 && first != last && low + padding >= low_of(word(chunk, first + 1)) {
+        return Some(UNKNOWN);
+    }
+    Some(rule_of(found))
 }
 
 /// The masked index is one that the verifier sees to be within the chunk.

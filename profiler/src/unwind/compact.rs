@@ -60,8 +60,6 @@ pub struct Packer<'r> {
     code: Range<u64>,
     /// Up to here the rows are known.
     at: u64,
-    /// The rule that holds there, if one was given.
-    last: Option<(u16, u8)>,
     /// The rows of the page that `at` is in.
     page: Vec<u32>,
     packed: Packed,
@@ -85,22 +83,9 @@ impl<'r> Packer<'r> {
             words,
             code: first..end,
             at: first,
-            last: None,
             page: Vec::with_capacity(CHUNK),
             packed: Packed::default(),
         })
-    }
-
-    /// Has the last rule hold up to the next row, if that begins within so many bytes: between two
-    /// functions is padding, which does not run, and a row to say that nothing is known of it would be
-    /// a quarter of all.
-    pub fn pad(&mut self, start: u64, most_bytes: u64) -> Result<(), TooLarge> {
-        match self.last {
-            Some((number, cfa)) if start.saturating_sub(self.at) <= most_bytes => {
-                self.fill(start.min(self.code.end), number, cfa)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Takes the next row.
@@ -112,14 +97,13 @@ impl<'r> Packer<'r> {
         if start >= end {
             return Ok(());
         }
-        if self.at < start {
+        if self.at < start && !self.pad(start) {
             self.fill(start, Rules::UNKNOWN, Cfa::UNKNOWN)?;
         }
         let number = self.rules.number(rule, self.most_rules);
         self.packed.beyond_rules += u64::from(number.is_none());
         let (number, cfa) =
             number.map_or((Rules::UNSUPPORTED, Cfa::UNSUPPORTED), |number| (number, rule.cfa));
-        self.last = Some((number, cfa));
         self.fill(end, number, cfa)
     }
 
@@ -135,7 +119,7 @@ impl<'r> Packer<'r> {
     /// The rule with this number holds from where we are to `end`.
     fn fill(&mut self, end: u64, number: u16, cfa: u8) -> Result<(), TooLarge> {
         if let Some(bytes) = self.packed.code_bytes.get_mut(usize::from(cfa)) {
-            *bytes += end.saturating_sub(self.at);
+            *bytes += end - self.at;
         }
         while self.at < end {
             self.add(number);
@@ -148,8 +132,29 @@ impl<'r> Packer<'r> {
         Ok(())
     }
 
+    /// Makes what is before the next row padding of the last one, if it can be: a row to say that
+    /// nothing is known of what lies between two functions would be an eighth of all.
+    fn pad(&mut self, start: u64) -> bool {
+        let Some(last) = self.page.last_mut() else { return false };
+        let gap = start - self.at;
+        let Some(padding) = u32::try_from(gap).ok().filter(|&gap| gap <= table::PADDING) else {
+            return false;
+        };
+        // A row of this page has to follow.
+        if start >> PAGE_BITS != self.at >> PAGE_BITS {
+            return false;
+        }
+        *last = table::padded(*last, padding);
+        if let Some(bytes) = self.packed.code_bytes.get_mut(usize::from(Cfa::UNKNOWN)) {
+            *bytes += gap;
+        }
+        self.at = start;
+        true
+    }
+
     fn add(&mut self, number: u16) {
-        if self.page.last().is_some_and(|&row| table::rule_of(row) == number) {
+        let is_same = |&row: &u32| table::rule_of(row) == number && table::padding_of(row) == 0;
+        if self.page.last().is_some_and(is_same) {
             return;
         }
         #[allow(clippy::cast_possible_truncation)] // a page has 4096 bytes
@@ -254,27 +259,25 @@ mod tests {
     }
 
     #[test]
-    fn the_last_rule_holds_in_padding() {
-        let mut rules = Rules::new();
-        let mut packer = Packer::new(0x1000..0x2000, &mut rules).unwrap();
-        packer.pad(0x1004, 15).unwrap();
-        for (start, end) in [(0x1004, 0x1011), (0x1020, 0x1021), (0x1031, 0x1032)] {
-            packer.pad(start, 15).unwrap();
-            packer.push(start, end, &sp(8)).unwrap();
-        }
-        let (words, packed) = packer.finish().unwrap();
-        let (table, unknown) = (Words(words), Some(Rule::of(Cfa::UNKNOWN)));
+    fn padding_takes_no_row() {
+        let rows = [(0x1004, 0x1011, sp(8)), (0x1020, 0x1021, sp(8)), (0x1031, 0x1032, sp(8))];
+        let (table, rules, packed) = packed(0x1000..0x2000, &rows);
+        let unknown = Some(Rule::of(Cfa::UNKNOWN));
         for (at, rule) in [
             (0x1003, unknown),
-            (0x1011, Some(sp(8))),
-            (0x101f, Some(sp(8))),
+            (0x1010, Some(sp(8))),
+            (0x1011, unknown),
+            (0x101f, unknown),
+            (0x1020, Some(sp(8))),
             (0x1021, unknown),
             (0x1030, unknown),
+            (0x1031, Some(sp(8))),
             (0x1032, unknown),
         ] {
             assert_eq!(found(&table, &rules, at), rule, "{at:#x}");
         }
-        assert_eq!((packed.given, packed.rows), (3, 5));
+        // Between the second and the third there are 16 bytes: too many.
+        assert_eq!((packed.given, packed.rows), (3, 6));
     }
 
     #[test]
@@ -331,7 +334,10 @@ mod tests {
         #[test]
         fn agrees_with_a_linear_search(
             code in (0u64..0x8000, 0u64..0x8000),
-            mut rows in prop::collection::vec((0u64..0x8000, 0u64..0x900, 0i32..5), 0..200),
+            mut rows in prop::collection::vec(
+                (0u64..0x8000, prop_oneof![0u64..0x900, 0u64..0x40], 0i32..5),
+                0..900,
+            ),
         ) {
             rows.sort_by_key(|row| row.0);
             let rows: Vec<_> =

@@ -24,8 +24,6 @@ use crate::elf;
 pub const MOST_ROWS: u64 = 1 << 24;
 /// Most functions of a file, which are sorted in memory: 16 bytes each.
 pub const MOST_FUNCTIONS: usize = 1 << 22;
-/// Bytes between two functions that are taken to be padding.
-const PADDING: u64 = 15;
 /// What may be read of a file besides the call frame information.
 const HEADER_BYTES: u64 = 4 << 20;
 
@@ -170,16 +168,15 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
         let next = functions.peek().map(|next| next.offset);
         let mut pushed = Ok(());
         frames.rows(at, |row| {
-            let Some((offset, mut bytes)) = code.offsets(&(row.start..row.end)) else { return };
+            let Some((start, bytes)) = code.offsets(&(row.start..row.end)) else { return };
+            let mut end = start + bytes;
             // What ends a signal ends in a system call, and while the kernel is at it the program
             // counter is behind that.
-            if row.rule.cfa == Cfa::SIGNAL && next != Some(offset + bytes) {
-                bytes += 1;
+            if row.rule.cfa == Cfa::SIGNAL && next != Some(end) {
+                end += 1;
             }
             if pushed.is_ok() {
-                pushed = packer
-                    .pad(offset, PADDING)
-                    .and_then(|()| packer.push(offset, offset + bytes, &row.rule));
+                pushed = packer.push(start, end, &row.rule);
             }
         });
         pushed?;

@@ -233,7 +233,8 @@ fn a_stack_that_leads_nowhere_is_still_one_stack() {
     let program = Program::start("broken.c");
     // What the kernel does on the way would be another stack.
     let arguments = ["-f", "folded", "-F", "499", "-d", "1", "--max-stacks", "2", "--user-only"];
-    let output = crate::support::run(&[&arguments[..], &["-p", &program.pid()]].concat());
+    let more = ["--call-graph", "fp", "-p", &program.pid()];
+    let output = crate::support::run(&[&arguments[..], &more].concat());
     let folded = String::from_utf8(output.stdout).unwrap();
     // Only the kernel's own walk takes a frame that does not lie above the last one.
     let stack = if has_tables() { ": b;lost " } else { ";[unknown];lost " };

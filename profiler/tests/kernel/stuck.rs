@@ -32,8 +32,11 @@ fn assert_named(run: &mut Run, program: &Program) {
 
 /// Reads until the program is sampled, which must say why it has no names.
 fn assert_unanswered(run: &mut Run, program: &Program) {
-    // Before exec it is still ours.
-    let sample = run.sample(|it| is_of(it, program) && it["comm"] == "program");
+    // Its loader is on another file system.
+    let is_in_file = |it: &Value| {
+        it["user"][0]["module"].as_str().is_some_and(|module| module.ends_with("/program"))
+    };
+    let sample = run.sample(|it| is_of(it, program) && is_in_file(it));
     assert_eq!(sample["user"][0]["origin"], REASON, "{sample}");
 }
 
