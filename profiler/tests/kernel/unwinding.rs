@@ -196,6 +196,11 @@ fn a_program_that_throws_is_complete_in_its_handlers_and_on_the_way_there() {
         let sample = run.sample(|_| true);
         all += 1;
         if sample["user_end"] != "complete" {
+            // Only in the runtime, where it puts another stack in place of its own and jumps into the
+            // handler, there are instructions that are of no frame.
+            let is_loaded = sample["user_end"] != "unwind_info_not_loaded";
+            let innermost = symbols(&sample["user"])[0].trim_end_matches(".cold");
+            assert!(!(is_loaded && own.contains(&innermost)), "{sample}");
             continue;
         }
         complete += 1;
@@ -212,8 +217,7 @@ fn a_program_that_throws_is_complete_in_its_handlers_and_on_the_way_there() {
             unwinding += 1;
         }
     }
-    // Where the runtime jumps into the handler there are a few instructions that are of no frame.
-    assert!(complete * 100 >= all * 99, "{complete} of {all}");
+    assert!(complete * 100 >= all * 95, "{complete} of {all}");
 }
 
 #[test]
