@@ -6,6 +6,9 @@
 #![no_std]
 #![no_main]
 
+mod registers;
+mod walk;
+
 use core::hint::black_box;
 
 use aya_ebpf::{
@@ -26,16 +29,13 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use aya_log_ebpf::{info, warn};
-mod registers;
-mod walk;
-
 use profiler_common::{
     counter::{Counter, Counters},
     sample::{COMM_LEN, MAX_FRAMES, SampleHeader, UserEnd},
     settings::flag,
 };
-use registers::User;
-use walk::Walk;
+
+use crate::{registers::User, walk::Walk};
 
 // Settings, patched by the agent before it loads the object: see `profiler_common::settings`.
 #[unsafe(no_mangle)]
