@@ -47,7 +47,7 @@ pub fn table(files: &[FileNaming]) -> String {
             printable(&file.module)
         );
         for (why, count) in &file.cut {
-            let _ = write!(text, ", {count} stacks end here: {}", why.replace('_', " "));
+            let _ = write!(text, ", {count} cut short here: {}", why.replace('_', " "));
         }
         let most = file.unnamed.iter().max_by_key(|(_, count)| **count);
         if let Some((why, _)) = most {
