@@ -154,7 +154,7 @@ impl Processes {
                 let run = pid.and_then(|it| it.runs.iter_mut().find(|it| it.from_ns == time_ns));
                 let known = run.map(|run| &mut run.process.metadata);
                 // Of one that is gone, nothing is new.
-                if let Some(known) = known.filter(|it| metadata.cgroup.is_some() || it.is_none()) {
+                if let Some(known) = known.filter(|it| metadata.parent.is_some() || it.is_none()) {
                     *known = Some(Rc::from(metadata));
                 }
             }
@@ -436,6 +436,20 @@ mod tests {
         processes.apply(event(100, 9, Kind::Described(Box::new(metadata))));
         assert!(processes.at(9, 150).unwrap().metadata.is_some());
         assert!(processes.at(9, 250).unwrap().metadata.is_none());
+    }
+
+    #[test]
+    fn who_a_process_is_holds_also_where_there_are_no_cgroups() {
+        let mut processes = Processes::new(10);
+        let metadata = Metadata { parent: Some(1), ..Metadata::default() };
+        processes.apply(event(100, 9, Kind::Exec));
+        processes.apply(event(100, 9, Kind::Described(Box::new(metadata.clone()))));
+        processes.apply(event(200, 9, Kind::Exec));
+        let command_line = Some("program".into());
+        let metadata = Metadata { command_line, ..metadata };
+        processes.apply(event(200, 9, Kind::Described(Box::new(metadata))));
+        let known = processes.at(9, 250).unwrap().metadata.unwrap();
+        assert_eq!(known.command_line.as_deref(), Some("program"));
     }
 
     #[test]

@@ -191,7 +191,9 @@ impl crew::Task for Task {
             What::Describe { tgid, exec_ns, tries } => {
                 let metadata = Metadata::read(tgid);
                 // The record is written within exec, a while before the arguments are in place.
-                if metadata.command_line.is_none() && metadata.cgroup.is_some() && tries > 0 {
+                // One that has ended has none, nor a program.
+                let runs = || fs::read_link(format!("/proc/{tgid}/exe")).is_ok();
+                if metadata.command_line.is_none() && tries > 0 && runs() {
                     thread::sleep(AGAIN);
                     todo.push(What::Describe { tgid, exec_ns, tries: tries - 1 });
                     None
