@@ -30,7 +30,7 @@ impl Default for Rules {
 
 impl Rules {
     /// The number of "nothing is known".
-    pub const UNKNOWN: u16 = 0;
+    pub const UNKNOWN: u16 = table::UNKNOWN;
     /// The number of "there is a rule, which can't be applied".
     pub const UNSUPPORTED: u16 = 1;
     /// The number of "the outermost frame".
