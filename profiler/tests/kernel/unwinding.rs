@@ -118,8 +118,11 @@ fn a_stripped_program_has_the_same_frames() {
         let frames = sample["user"].as_array().unwrap().iter();
         let own = frames.filter(|it| it["module"].as_str().unwrap().ends_with("nofp_stripped-c"));
         // Its code is that of the program with symbols, which lie behind it in the file.
-        let mut names: Vec<String> =
-            own.map(|it| functions.at(it["offset"].as_u64().unwrap())).collect();
+        let mut names: Vec<String> = own
+            .map(|it| it["offset"].as_u64().unwrap())
+            .enumerate()
+            .map(|(depth, offset)| functions.at(if depth == 0 { offset } else { offset - 1 }))
+            .collect();
         assert_eq!(names.pop().as_deref(), Some("_start"), "{sample}");
         Some(names)
     });
@@ -146,10 +149,9 @@ impl Functions {
         )
     }
 
+    /// That of an instruction: of a caller, the one before what it returns to.
     fn at(&self, offset: u64) -> String {
-        // Of a caller, the address is the one behind the call.
-        let found = self.0.iter().find(|(start, end, _)| *start < offset && offset <= *end);
-        let found = found.or_else(|| self.0.iter().find(|(start, ..)| *start == offset));
+        let found = self.0.iter().find(|(start, end, _)| (*start..*end).contains(&offset));
         found.map_or_else(|| "?".to_owned(), |(.., name)| name.clone())
     }
 }
