@@ -21,10 +21,10 @@ pub struct Rule {
     pub cfa_offset: i32,
     /// Added to what was read, where the CFA is in memory.
     pub cfa_addend: i16,
-    /// Where the caller's frame pointer was saved, from [`Rule::fp`]'s base.
-    pub fp_offset: i16,
-    /// Where the return address was saved, from the CFA.
-    pub ra_offset: i16,
+    /// Where the caller's frame pointer was saved, from [`Rule::fp`]'s base, in words of eight bytes.
+    pub fp_words: i16,
+    /// Where the return address was saved, from the CFA, in words.
+    pub ra_words: i16,
     /// Zero.
     pub reserved: u16,
 }
@@ -89,8 +89,8 @@ impl Rule {
             register: 0,
             cfa_offset: 0,
             cfa_addend: 0,
-            fp_offset: 0,
-            ra_offset: 0,
+            fp_words: 0,
+            ra_words: 0,
             reserved: 0,
         }
     }

@@ -116,9 +116,9 @@ pub fn step<A: Arch>(
         // Before the return address, which mostly lies above: a stack is read upwards.
         let saved_fp = match rule.fp {
             Saved::SAME => fp,
-            Saved::AT_CFA => read(memory, add(cfa, rule.fp_offset.into()))?,
-            Saved::AT_FP => read(memory, add(fp, rule.fp_offset.into()))?,
-            Saved::AT_SP => read(memory, add(sp, rule.fp_offset.into()))?,
+            Saved::AT_CFA => read(memory, add(cfa, bytes(rule.fp_words)))?,
+            Saved::AT_FP => read(memory, add(fp, bytes(rule.fp_words)))?,
+            Saved::AT_SP => read(memory, add(sp, bytes(rule.fp_words)))?,
             // Should a caller need it, there is nothing to read at zero.
             _ => 0,
         };
@@ -127,8 +127,8 @@ pub fn step<A: Arch>(
     let return_address = match ra {
         Saved::SAME if !A::CALL_PUSHES => lr,
         Saved::AT_CFA => {
-            let offset = if rule.cfa == Cfa::UNKNOWN { -8 } else { rule.ra_offset };
-            read(memory, add(cfa, offset.into()))?
+            let words = if rule.cfa == Cfa::UNKNOWN { -1 } else { rule.ra_words };
+            read(memory, add(cfa, bytes(words)))?
         }
         Saved::REGISTER => memory.register(rule.register).ok_or(Stop::Unsupported)?,
         _ => return Err(Stop::Unsupported),
@@ -137,6 +137,11 @@ pub fn step<A: Arch>(
     *frame = Registers { pc, sp: cfa, fp: saved_fp, lr: 0 };
     // Threads and coroutines start so.
     if pc == 0 { Err(Stop::Complete) } else { Ok(Caller::Called) }
+}
+
+#[inline(always)]
+fn bytes(words: i16) -> i32 {
+    i32::from(words) * 8
 }
 
 #[inline(always)]

@@ -22,7 +22,7 @@ impl Memory for Words<'_> {
 }
 
 libfuzzer_sys::fuzz_target!(|input: ([u8; 4], i32, [i16; 3], [u64; 4], &[u8])| {
-    let ([cfa, fp, ra, register], cfa_offset, [cfa_addend, fp_offset, ra_offset], frame, stack) =
+    let ([cfa, fp, ra, register], cfa_offset, [cfa_addend, fp_words, ra_words], frame, stack) =
         input;
     let rule = Rule {
         cfa: cfa % (Cfa::UNSUPPORTED + 2),
@@ -31,8 +31,8 @@ libfuzzer_sys::fuzz_target!(|input: ([u8; 4], i32, [i16; 3], [u64; 4], &[u8])| {
         register,
         cfa_offset,
         cfa_addend,
-        fp_offset,
-        ra_offset,
+        fp_words,
+        ra_words,
         reserved: 0,
     };
     // Addresses in the stack that there is are the ones that lead somewhere.

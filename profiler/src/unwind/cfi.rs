@@ -304,8 +304,8 @@ mod tests {
     }
 
     const ENTRY: Rule =
-        Rule { ra: Saved::AT_CFA, cfa_offset: 8, ra_offset: -8, ..Rule::of(Cfa::SP) };
-    const BEHIND_PUSH: Rule = Rule { fp: Saved::AT_CFA, cfa_offset: 16, fp_offset: -16, ..ENTRY };
+        Rule { ra: Saved::AT_CFA, cfa_offset: 8, ra_words: -1, ..Rule::of(Cfa::SP) };
+    const BEHIND_PUSH: Rule = Rule { fp: Saved::AT_CFA, cfa_offset: 16, fp_words: -2, ..ENTRY };
 
     #[test]
     fn a_function_with_a_frame_pointer() {
@@ -356,12 +356,16 @@ mod tests {
         let openssl = x86_64(&[0x0f, 5, 0x77, 16, 6, 0x23, 8]);
         let rule = Rule { cfa: Cfa::AT_SP, cfa_offset: 16, cfa_addend: 8, ..ENTRY };
         assert_eq!(only::<X86_64>(&openssl), (rule, None));
+        // A large frame, its registers at the far end: rbp at CFA - 256 KiB
+        let far = x86_64(&[0x86, 0x80, 0x80, 2]);
+        let rule = Rule { fp: Saved::AT_CFA, fp_words: i16::MIN, ..ENTRY };
+        assert_eq!(only::<X86_64>(&far), (rule, None));
         let plt = x86_64(&[0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3a, 0x2a, 0x33, 0x24, 0x22]);
         let rule = Rule { cfa: Cfa::PLT, register: 10, cfa_offset: 0, ..ENTRY };
         assert_eq!(only::<X86_64>(&plt), (rule, None));
         // glibc's vfork: the return address in rdi
         let vfork = x86_64(&[9, 16, 5]);
-        let rule = Rule { ra: Saved::REGISTER, register: 5, ra_offset: 0, ..ENTRY };
+        let rule = Rule { ra: Saved::REGISTER, register: 5, ra_words: 0, ..ENTRY };
         assert_eq!(only::<X86_64>(&vfork), (rule, None));
 
         assert_eq!(only::<X86_64>(&x86_64(&[7, 16])), (Rule::of(Cfa::END), None));
@@ -382,7 +386,7 @@ mod tests {
             (&[0x0d, 17], Unsupported::CfaRegister),
             (&[8, 16], Unsupported::ReturnAddress),
             (&[0x0e, 0xff, 0xff, 0xff, 0xff, 0x0f], Unsupported::Offset),
-            (&[0x86, 0x80, 0x80, 1], Unsupported::Offset),
+            (&[0x86, 0x81, 0x80, 2], Unsupported::Offset),
             (&[0x0d, 10, 9, 16, 5], Unsupported::Registers),
             (&[0x3f], Unsupported::Instructions),
             (&[RESTORE], Unsupported::Instructions),
@@ -411,8 +415,8 @@ mod tests {
             fp: Saved::AT_CFA,
             ra: Saved::AT_CFA,
             cfa_offset: 32,
-            fp_offset: -32,
-            ra_offset: -24,
+            fp_words: -4,
+            ra_words: -3,
             ..leaf
         };
         let rows = [(0x1000, 0x1004, leaf), (0x1004, 0x1008, leaf), (0x1008, 0x1100, called)];

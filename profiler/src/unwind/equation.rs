@@ -40,7 +40,7 @@ impl Display for Equation<'_> {
             Cfa::PLT => write!(f, "CFA = sp + 8, + 16 from byte {} of 16 on", rule.register)?,
             _ => return f.write_str("unsupported: described in a way that can't be followed"),
         }
-        let fp = Signed(rule.fp_offset.into());
+        let fp = Signed(i64::from(rule.fp_words) * 8);
         match rule.fp {
             Saved::SAME => f.write_str(", fp unchanged")?,
             Saved::AT_CFA => write!(f, ", fp at CFA{fp}")?,
@@ -50,7 +50,9 @@ impl Display for Equation<'_> {
         }
         match rule.ra {
             Saved::SAME => f.write_str(", return address in the link register"),
-            Saved::AT_CFA => write!(f, ", return address at CFA{}", Signed(rule.ra_offset.into())),
+            Saved::AT_CFA => {
+                write!(f, ", return address at CFA{}", Signed(i64::from(rule.ra_words) * 8))
+            }
             Saved::REGISTER => write!(f, ", return address in {register}"),
             _ => f.write_str(", return address lost"),
         }
@@ -94,8 +96,8 @@ mod tests {
             fp: Saved::AT_CFA,
             ra: Saved::AT_CFA,
             cfa_offset: 16,
-            fp_offset: -16,
-            ra_offset: -8,
+            fp_words: -2,
+            ra_words: -1,
             ..Rule::of(Cfa::SP)
         };
         let realigned = Rule {
@@ -103,11 +105,11 @@ mod tests {
             fp: Saved::AT_FP,
             cfa_offset: -8,
             cfa_addend: 8,
-            fp_offset: 0,
+            fp_words: 0,
             ..usual
         };
         let vfork =
-            Rule { ra: Saved::REGISTER, register: 5, ra_offset: 0, fp: 0, fp_offset: 0, ..usual };
+            Rule { ra: Saved::REGISTER, register: 5, ra_words: 0, fp: 0, fp_words: 0, ..usual };
         let leaf = Rule { ra: Saved::SAME, cfa_offset: 0, ..vfork };
         for (rule, machine, text) in [
             (usual, Machine::X86_64, "CFA = sp + 16, fp at CFA - 16, return address at CFA - 8"),

@@ -100,7 +100,7 @@ impl Rules {
 fn slot(rule: &Rule) -> usize {
     let kinds = u32::from_ne_bytes([rule.cfa, rule.fp, rule.ra, rule.register]);
     let offsets =
-        rule.cfa_offset.cast_unsigned() ^ (u32::from(rule.fp_offset.cast_unsigned()) << 16);
+        rule.cfa_offset.cast_unsigned() ^ (u32::from(rule.fp_words.cast_unsigned()) << 16);
     let mixed = kinds.wrapping_mul(0x9e37_79b9) ^ offsets.wrapping_mul(0x85eb_ca6b);
     (mixed >> 24) as usize % RECENT
 }

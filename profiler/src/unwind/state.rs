@@ -28,7 +28,7 @@ pub enum Unsupported {
     CfaRegister,
     /// The return address is neither below the CFA nor in a register.
     ReturnAddress,
-    /// An offset is too large for its field.
+    /// An offset is too large for its field, or that of a saved register is no multiple of eight.
     Offset,
     /// Two registers would have to be named.
     Registers,
@@ -220,7 +220,10 @@ fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     }
     let shape_of =
         |expression: UnwindExpression<usize>| shape(expression.get(section).ok()?, cie.encoding());
-    let narrow = |offset: i64| i16::try_from(offset).map_err(|_| Unsupported::Offset);
+    let words = |offset: i64| {
+        let words = if offset % 8 == 0 { i16::try_from(offset / 8).ok() } else { None };
+        words.ok_or(Unsupported::Offset)
+    };
     let wide = |offset: i64| i32::try_from(offset).map_err(|_| Unsupported::Offset);
 
     let cfa = match state.cfa {
@@ -247,7 +250,8 @@ fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
                 _ => return Err(Unsupported::CfaExpression),
             };
             rule.cfa_offset = wide(offset)?;
-            rule.cfa_addend = narrow(addend.cast_signed())?;
+            rule.cfa_addend =
+                i16::try_from(addend.cast_signed()).map_err(|_| Unsupported::Offset)?;
         }
         Shape::Plt { register, pc_register, from } => {
             if !A::CALL_PUSHES || register != A::SP || pc_register != A::RA {
@@ -261,16 +265,16 @@ fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     rule.fp = match state.fp {
         Place::Unsaid | Place::Same => Saved::SAME,
         Place::AtCfa(offset) => {
-            rule.fp_offset = narrow(offset)?;
+            rule.fp_words = words(offset)?;
             Saved::AT_CFA
         }
         Place::Expression(expression) => match shape_of(expression) {
             Some(Shape::Register { register, offset }) if register == A::FP => {
-                rule.fp_offset = narrow(offset)?;
+                rule.fp_words = words(offset)?;
                 Saved::AT_FP
             }
             Some(Shape::Register { register, offset }) if register == A::SP => {
-                rule.fp_offset = narrow(offset)?;
+                rule.fp_words = words(offset)?;
                 Saved::AT_SP
             }
             _ => Saved::LOST,
@@ -281,7 +285,7 @@ fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     let column = cie.return_address_register().0;
     let in_register = match state.ra {
         Place::AtCfa(offset) => {
-            rule.ra_offset = narrow(offset)?;
+            rule.ra_words = words(offset)?;
             rule.ra = Saved::AT_CFA;
             return Ok(rule);
         }

@@ -208,7 +208,7 @@ fn undescribed<A: Arch>(
     let by_sp = |cfa_offset| Rule {
         cfa_offset,
         ra: if A::CALL_PUSHES || cfa_offset > 0 { Saved::AT_CFA } else { Saved::SAME },
-        ra_offset: if A::CALL_PUSHES || cfa_offset > 0 { -8 } else { 0 },
+        ra_words: if A::CALL_PUSHES || cfa_offset > 0 { -1 } else { 0 },
         ..Rule::of(Cfa::SP)
     };
     let entry = Rule { register: 11, cfa: Cfa::PLT, ..by_sp(0) };
