@@ -8,13 +8,17 @@ use super::rule::{Cfa, Rule, Saved};
 pub struct Registers {
     /// The program counter.
     pub pc: u64,
-    /// The stack pointer.
+    /// The stack pointer, and [`UNSURE`].
     pub sp: u64,
     /// The frame pointer.
     pub fp: u64,
     /// The link register; zero where there is none, or it is not known.
     pub lr: u64,
 }
+
+/// Set in a stack pointer, where a call does not push, that was found by a frame pointer, or from
+/// there on: it is at least that. A frame record is anywhere in its frame, not right below the CFA.
+pub const UNSURE: u64 = 1;
 
 /// What a machine has of its own.
 pub trait Arch {
@@ -70,7 +74,9 @@ pub enum Stop {
 
 /// Goes to the caller: `(pc, sp, fp) = (*ra, cfa, *saved fp)`.
 ///
-/// In code without a rule by frame pointers: `(pc, sp, fp) = (*(fp + 8), fp + 16, *fp)`.
+/// In code without a rule by frame pointers: `(pc, sp, fp) = (*(fp + 8), fp + 16, *fp)`. Where the stack
+/// pointer is [`UNSURE`] for that, a rule that saves both in a frame record finds it again:
+/// `cfa = fp - record`.
 #[inline(always)]
 pub fn step<A: Arch>(
     rule: &Rule,
@@ -78,10 +84,22 @@ pub fn step<A: Arch>(
     memory: &mut impl Memory,
 ) -> Result<Caller, Stop> {
     let Registers { pc, sp, fp, lr } = *frame;
+    let mut is_unsure = !A::CALL_PUSHES && sp & UNSURE != 0;
+    let sp = if A::CALL_PUSHES { sp } else { sp & !UNSURE };
     let cfa = match rule.cfa {
+        Cfa::SP if is_unsure && has_record(rule) => {
+            let by_record = add(fp, -bytes(rule.fp_words));
+            let at_least = add(sp, rule.cfa_offset);
+            // One below is of a frame further in: this function keeps another value in the register.
+            is_unsure = by_record < at_least;
+            if is_unsure { at_least } else { by_record }
+        }
         Cfa::SP => add(sp, rule.cfa_offset),
         Cfa::FP => add(fp, rule.cfa_offset),
-        Cfa::UNKNOWN => fp.wrapping_add(16),
+        Cfa::UNKNOWN => {
+            is_unsure = !A::CALL_PUSHES;
+            fp.wrapping_add(16)
+        }
         Cfa::AT_SP | Cfa::AT_FP => {
             let base = if rule.cfa == Cfa::AT_SP { sp } else { fp };
             add(read(memory, add(base, rule.cfa_offset))?, rule.cfa_addend.into())
@@ -134,9 +152,21 @@ pub fn step<A: Arch>(
         _ => return Err(Stop::Unsupported),
     };
     let pc = A::code_address(return_address);
-    *frame = Registers { pc, sp: cfa, fp: saved_fp, lr: 0 };
+    // Only one by the stack pointer is as unsure as that.
+    let is_unsure = is_unsure && matches!(rule.cfa, Cfa::SP | Cfa::AT_SP | Cfa::UNKNOWN);
+    let sp = if is_unsure { cfa | UNSURE } else { cfa };
+    *frame = Registers { pc, sp, fp: saved_fp, lr: 0 };
     // Threads and coroutines start so.
     if pc == 0 { Err(Stop::Complete) } else { Ok(Caller::Called) }
+}
+
+/// Whether the function saves the caller's frame pointer and, above it, the return address: a record,
+/// which its own frame pointer leads to once it calls.
+#[inline(always)]
+fn has_record(rule: &Rule) -> bool {
+    rule.fp == Saved::AT_CFA
+        && rule.ra == Saved::AT_CFA
+        && bytes(rule.ra_words) == bytes(rule.fp_words) + 8
 }
 
 #[inline(always)]
@@ -152,4 +182,134 @@ fn add(address: u64, offset: i32) -> u64 {
 #[inline(always)]
 fn read(memory: &mut impl Memory, address: u64) -> Result<u64, Stop> {
     memory.word(address).ok_or(Stop::Unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unwind::{aarch64::Aarch64, x86_64::X86_64};
+
+    /// Where the stack begins.
+    const STACK: u64 = 0x7ff0_0000;
+
+    struct Words<'a>(&'a [(u64, u64)]);
+
+    impl Memory for Words<'_> {
+        /// By offsets from the begin of the stack.
+        fn word(&mut self, address: u64) -> Option<u64> {
+            self.0.iter().find(|(at, _)| STACK + at == address).map(|(_, value)| *value)
+        }
+
+        fn register(&self, _: u8) -> Option<u64> {
+            None
+        }
+    }
+
+    /// `stp x29, x30, [sp, #-n]!`, by the stack pointer, as gcc describes it.
+    fn record_below(bytes: i16) -> Rule {
+        let words = bytes / 8;
+        Rule {
+            fp: Saved::AT_CFA,
+            ra: Saved::AT_CFA,
+            cfa_offset: bytes.into(),
+            fp_words: -words,
+            ra_words: 1 - words,
+            ..Rule::of(Cfa::SP)
+        }
+    }
+
+    const BY_FRAME_POINTER: Rule = Rule::of(Cfa::UNKNOWN);
+
+    #[test]
+    fn a_frame_record_may_be_anywhere_in_its_frame() {
+        // A frame of 64 bytes with its record at the bottom, below one of 48 bytes, and what that
+        // returns to; between the two the stack says other things.
+        let stack = [
+            (0, STACK + 64),
+            (8, 0x1001),
+            (24, 0xbad),
+            (64, STACK + 112),
+            (72, 0x2001),
+            (112, STACK + 200),
+        ];
+        let mut memory = Words(&stack);
+        let mut frame = Registers { pc: 1, sp: STACK, fp: STACK, lr: 0 };
+        assert_eq!(step::<Aarch64>(&BY_FRAME_POINTER, &mut frame, &mut memory), Ok(Caller::Called));
+        let unsure = Registers { pc: 0x1001, sp: (STACK + 16) | UNSURE, fp: STACK + 64, lr: 0 };
+        assert_eq!(frame, unsure);
+        assert_eq!(step::<Aarch64>(&record_below(48), &mut frame, &mut memory), Ok(Caller::Called));
+        let sure = Registers { pc: 0x2001, sp: STACK + 112, fp: STACK + 112, lr: 0 };
+        assert_eq!(frame, sure);
+        // A rule by the frame pointer needs no stack pointer.
+        let rule = Rule { cfa: Cfa::FP, ..record_below(48) };
+        frame = unsure;
+        assert_eq!(step::<Aarch64>(&rule, &mut frame, &mut memory), Ok(Caller::Called));
+        assert_eq!(frame, sure);
+    }
+
+    #[test]
+    fn without_a_record_the_stack_pointer_is_taken_to_be_behind_the_last_one() {
+        // The record is at the top of its frame, as in code made at run time. Of the callers one saves
+        // the return address only, the other the frame pointer too, of which it has made something else.
+        let stack = [(32, 0x77), (40, 0x1001), (48, 0x2001), (64, 0x88), (72, 0x3001)];
+        let mut memory = Words(&stack);
+        let mut frame = Registers { pc: 1, sp: STACK, fp: STACK + 32, lr: 0 };
+        let mut go = |rule: &Rule, pc| {
+            assert_eq!(step::<Aarch64>(rule, &mut frame, &mut memory), Ok(Caller::Called));
+            assert_eq!(frame.pc, pc);
+            frame
+        };
+        go(&BY_FRAME_POINTER, 0x1001);
+        let rule = Rule { ra: Saved::AT_CFA, cfa_offset: 16, ra_words: -2, ..Rule::of(Cfa::SP) };
+        let frame = go(&rule, 0x2001);
+        assert_eq!(frame, Registers { pc: 0x2001, sp: (STACK + 64) | UNSURE, fp: 0x77, lr: 0 });
+        let frame = go(&record_below(16), 0x3001);
+        assert_eq!(frame, Registers { pc: 0x3001, sp: (STACK + 80) | UNSURE, fp: 0x88, lr: 0 });
+    }
+
+    #[test]
+    fn the_signature_of_a_return_address_is_taken_off() {
+        const SIGNED: u64 = 0xffac_0000_0000_1001;
+        let caller = |rule: &Rule, lr| {
+            let mut frame = Registers { pc: 1, sp: STACK, fp: STACK, lr };
+            let stack = [(0, STACK + 32), (8, SIGNED)];
+            assert_eq!(
+                step::<Aarch64>(rule, &mut frame, &mut Words(&stack)),
+                Ok(Caller::Called),
+                "{rule:?}"
+            );
+            frame.pc
+        };
+        assert_eq!(caller(&Rule::of(Cfa::SP), SIGNED), 0x1001);
+        assert_eq!(caller(&record_below(16), 0), 0x1001);
+        assert_eq!(caller(&BY_FRAME_POINTER, 0), 0x1001);
+    }
+
+    #[test]
+    fn what_a_signal_interrupted_is_where_the_kernel_put_it() {
+        // siginfo, and of the ucontext: flags, link, stack, mask, and the fault's address, aligned
+        let registers = 128 + 8 + 8 + 24 + 128 + 8 + 8;
+        let stack = [
+            (registers + 29 * 8, STACK + 0x3000),
+            (registers + 30 * 8, 0x1001),
+            (registers + 31 * 8, STACK + 0x2000),
+            (registers + 32 * 8, 0x5000),
+        ];
+        let mut frame = Registers { pc: 1, sp: STACK, fp: 0, lr: 0 };
+        let rule = Rule::of(Cfa::SIGNAL);
+        let found = step::<Aarch64>(&rule, &mut frame, &mut Words(&stack));
+        assert_eq!(found, Ok(Caller::Interrupted));
+        let interrupted =
+            Registers { pc: 0x5000, sp: STACK + 0x2000, fp: STACK + 0x3000, lr: 0x1001 };
+        assert_eq!(frame, interrupted);
+    }
+
+    #[test]
+    fn where_calls_push_a_record_is_at_the_top_of_its_frame() {
+        let stack = [(0, STACK + 0x40), (8, 0x1001)];
+        let mut frame = Registers { pc: 1, sp: STACK - 8, fp: STACK, lr: 0 };
+        let found = step::<X86_64>(&BY_FRAME_POINTER, &mut frame, &mut Words(&stack));
+        assert_eq!(found, Ok(Caller::Called));
+        assert_eq!(frame, Registers { pc: 0x1001, sp: STACK + 16, fp: STACK + 0x40, lr: 0 });
+    }
 }
