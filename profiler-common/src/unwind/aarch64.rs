@@ -15,7 +15,8 @@ const ADDRESS: u64 = (1 << 48) - 1;
 // Numbers: <https://github.com/ARM-software/abi-aa/blob/main/aadwarf64/aadwarf64.rst>.
 //
 // When a signal's handler returns, the stack pointer is at a `siginfo` of 128 bytes; the `ucontext`
-// behind it has the registers from its byte 184 on:
+// behind it has the registers from its byte 184 on (`struct rt_sigframe`):
+// <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/kernel/signal.c>,
 // <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/include/uapi/asm/ucontext.h>,
 // <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/include/uapi/asm/sigcontext.h>.
 impl Arch for Aarch64 {

@@ -19,6 +19,7 @@ pub mod rules;
 pub mod source;
 mod state;
 pub mod table;
+mod vdso;
 
 pub use rules::Rules;
 pub use source::NoTable;

@@ -81,6 +81,8 @@ pub enum Place {
     EhFrameHdr,
     /// The section `.debug_frame`.
     DebugFrame,
+    /// Nowhere, but the code is that of the vDSO, and simple enough to be read itself.
+    Code,
 }
 
 impl fmt::Display for Place {
@@ -89,6 +91,7 @@ impl fmt::Display for Place {
             Self::EhFrame => ".eh_frame",
             Self::EhFrameHdr => "PT_GNU_EH_FRAME",
             Self::DebugFrame => ".debug_frame",
+            Self::Code => "the code itself",
         })
     }
 }
@@ -118,6 +121,14 @@ impl Code {
         let segment = self.0.iter().find(|it| it.addresses.contains(&start))?;
         let bytes = addresses.end.min(segment.addresses.end).saturating_sub(start);
         Some(((start - segment.addresses.start).checked_add(segment.offset)?, bytes))
+    }
+
+    /// Where in the file the segments are.
+    pub fn places(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().map(|it| {
+            let bytes = it.addresses.end - it.addresses.start;
+            it.offset..it.offset.saturating_add(bytes)
+        })
     }
 
     /// The offset in the file of an address.
@@ -159,8 +170,17 @@ type Header = FileHeader64<Endianness>;
 const ENDIAN: Endianness = Endianness::Little;
 
 impl<'d> Source<'d> {
-    /// Looks into an ELF file, or what is in memory as in the file.
+    /// Looks into an ELF file.
     pub fn find<R: ReadRef<'d>>(data: R) -> Result<Self, NoTable> {
+        Self::find_or(data, None)
+    }
+
+    /// Looks into the vDSO, which is in memory as in a file; what it does not say is left to its code.
+    pub fn of_vdso(data: &'d [u8]) -> Result<Self, NoTable> {
+        Self::find_or(data, Some(Ok((Place::Code, &[], BaseAddresses::default()))))
+    }
+
+    fn find_or<R: ReadRef<'d>>(data: R, otherwise: Found<'d>) -> Result<Self, NoTable> {
         let ident = data.read_bytes_at(0, 4).map_err(|()| NoTable::NotElf)?;
         if ident != b"\x7fELF" {
             return Err(NoTable::NotElf);
@@ -191,7 +211,8 @@ impl<'d> Source<'d> {
         let sections = header.sections(ENDIAN, data).unwrap_or_default();
         let found = eh_frame(&sections, data)
             .or_else(|| eh_frame_of_segment(segments, data))
-            .or_else(|| debug_frame(&sections, data));
+            .or_else(|| debug_frame(&sections, data))
+            .or(otherwise);
         let (place, bytes, bases) = found.unwrap_or(Err(NoTable::NoInfo))?;
         Ok(Self { machine, place, bytes, bases, code, stubs: stubs(&sections) })
     }

@@ -17,6 +17,7 @@ use super::{
     compact::{Packed, Packer, TooLarge},
     rules::Rules,
     source::{Code, MOST_BYTES, Machine, NoTable, Place, Source, Stubs},
+    vdso,
 };
 use crate::elf;
 
@@ -26,6 +27,9 @@ pub const MOST_ROWS: u64 = 1 << 24;
 pub const MOST_FUNCTIONS: usize = 1 << 22;
 /// What may be read of a file besides the call frame information.
 const HEADER_BYTES: u64 = 4 << 20;
+
+/// Rules, and at which offsets in a file they hold.
+pub(super) type Rows = Vec<(Range<u64>, Rule)>;
 
 /// The rules of a file's code, packed as the eBPF program searches them.
 #[derive(Clone, Debug)]
@@ -70,7 +74,24 @@ impl Table {
 
     /// The table of the vDSO, an ELF file in our own memory: offsets are from its start.
     pub fn of_vdso(bytes: &[u8], rules: &mut Rules) -> Result<Self, NoTable> {
-        Self::of_data(bytes, Some(Machine::NATIVE), rules)
+        Self::of_any_vdso(bytes, Machine::NATIVE, rules)
+    }
+
+    /// The same, for a given machine.
+    pub(super) fn of_any_vdso(
+        bytes: &[u8],
+        machine: Machine,
+        rules: &mut Rules,
+    ) -> Result<Self, NoTable> {
+        let source = Source::of_vdso(bytes)?;
+        if machine != source.machine {
+            return Err(NoTable::Machine);
+        }
+        let of_code = match machine {
+            Machine::X86_64 => Vec::new(),
+            Machine::Aarch64 => vdso::rows(bytes, &source),
+        };
+        Self::of_source(source, of_code, rules)
     }
 
     fn of_data<'d, R: ReadRef<'d>>(
@@ -82,14 +103,20 @@ impl Table {
         if machine.is_some_and(|it| it != source.machine) {
             return Err(NoTable::Machine);
         }
+        Self::of_source(source, Vec::new(), rules)
+    }
+
+    /// `of_code` are rows beside those of the information, by offsets in the file.
+    fn of_source(source: Source<'_>, of_code: Rows, rules: &mut Rules) -> Result<Self, NoTable> {
         match source.machine {
-            Machine::X86_64 => Self::of_source::<X86_64>(source, Vendor::Default, rules),
-            Machine::Aarch64 => Self::of_source::<Aarch64>(source, Vendor::AArch64, rules),
+            Machine::X86_64 => Self::of::<X86_64>(source, of_code, Vendor::Default, rules),
+            Machine::Aarch64 => Self::of::<Aarch64>(source, of_code, Vendor::AArch64, rules),
         }
     }
 
-    fn of_source<A: Arch>(
+    fn of<A: Arch>(
         source: Source<'_>,
+        of_code: Rows,
         vendor: Vendor,
         rules: &mut Rules,
     ) -> Result<Self, NoTable> {
@@ -99,12 +126,14 @@ impl Table {
             let mut section = DebugFrame::new(bytes, LittleEndian);
             section.set_address_size(8);
             section.set_vendor(vendor);
-            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, &stubs, rules)?
+            let frames = Frames::<_, A>::new(section, bytes, bases, ends_at_zero);
+            build(frames, &code, &stubs, of_code, rules)?
         } else {
             let mut section = EhFrame::new(bytes, LittleEndian);
             section.set_address_size(8);
             section.set_vendor(vendor);
-            build(Frames::<_, A>::new(section, bytes, bases, ends_at_zero), &code, &stubs, rules)?
+            let frames = Frames::<_, A>::new(section, bytes, bases, ends_at_zero);
+            build(frames, &code, &stubs, of_code, rules)?
         };
         let facts = Facts { machine, place, bytes: bytes.len(), code, counts, packed };
         Ok(Self { words, facts })
@@ -146,23 +175,27 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     mut frames: Frames<'a, S, A>,
     code: &Code,
     stubs: &[Stubs],
+    of_code: Rows,
     rules: &mut Rules,
 ) -> Result<(Vec<u32>, Counts, Packed), NoTable> {
     let (mut functions, mut range) = placed(&mut frames, code)?;
     // Linkers leave them in order, but for few.
     functions.sort_unstable();
-    let mut stubs: Vec<_> =
-        stubs.iter().flat_map(|stubs| undescribed::<A>(stubs, code, &functions)).collect();
-    stubs.sort_unstable_by_key(|(offsets, _)| offsets.start);
-    if let (Some((first, _)), Some((last, _))) = (stubs.first(), stubs.last()) {
+    let mut more = of_code;
+    more.extend(stubs.iter().flat_map(|stubs| undescribed::<A>(stubs, code, &functions)));
+    more.sort_unstable_by_key(|(offsets, _)| offsets.start);
+    if let (Some((first, _)), Some((last, _))) = (more.first(), more.last()) {
         range = range.start.min(first.start)..range.end.max(last.end);
+    }
+    if range.is_empty() {
+        return Err(NoTable::NoInfo);
     }
 
     let mut packer = Packer::new(range, rules)?;
-    let mut stubs = stubs.into_iter().peekable();
+    let mut more = more.into_iter().peekable();
     let mut functions = functions.into_iter().peekable();
     while let Some(Placed { at, offset }) = functions.next() {
-        while let Some((offsets, rule)) = stubs.next_if(|(stub, _)| stub.start < offset) {
+        while let Some((offsets, rule)) = more.next_if(|(it, _)| it.start < offset) {
             packer.push(offsets.start, offsets.end, &rule)?;
         }
         let next = functions.peek().map(|next| next.offset);
@@ -184,7 +217,7 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
             return Err(NoTable::TooLarge);
         }
     }
-    for (offsets, rule) in stubs {
+    for (offsets, rule) in more {
         packer.push(offsets.start, offsets.end, &rule)?;
     }
     let (words, packed) = packer.finish()?;
@@ -192,11 +225,7 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
 }
 
 /// The rules of stubs of which the file says nothing, by offsets in it.
-fn undescribed<A: Arch>(
-    stubs: &Stubs,
-    code: &Code,
-    functions: &[Placed],
-) -> Vec<(Range<u64>, Rule)> {
+fn undescribed<A: Arch>(stubs: &Stubs, code: &Code, functions: &[Placed]) -> Rows {
     let Some((start, bytes @ 1..)) = code.offsets(&stubs.addresses) else { return Vec::new() };
     let end = start + bytes;
     let next = functions.partition_point(|function| function.offset < start);
@@ -226,7 +255,8 @@ fn undescribed<A: Arch>(
     rows.filter(|(offsets, _)| !offsets.is_empty()).collect()
 }
 
-/// The entries that describe code of the file, and from where to where that goes.
+/// The entries that describe code of the file, and from where to where that goes; an empty range if
+/// there are none.
 fn placed<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     frames: &mut Frames<'a, S, A>,
     code: &Code,
@@ -243,11 +273,7 @@ fn placed<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
             (first, last) = (first.min(offset), last.max(offset + bytes));
         }
     });
-    match functions.is_empty() {
-        _ if !fits => Err(NoTable::TooLarge),
-        true => Err(NoTable::NoInfo),
-        false => Ok((functions, first..last)),
-    }
+    if fits { Ok((functions, first..last)) } else { Err(NoTable::TooLarge) }
 }
 
 impl From<TooLarge> for NoTable {
@@ -293,7 +319,7 @@ mod tests {
     fn stubs_of_which_the_linker_says_nothing_have_rules() {
         let code = Code::of(0x1000..0x2000, 0x400);
         let stubs = |is_lazy| Stubs { addresses: 0x1100..0x1150, is_lazy };
-        let rows = |rows: Vec<(Range<u64>, Rule)>, machine| {
+        let rows = |rows: Rows, machine| {
             let line = |(offsets, rule): &(Range<u64>, Rule)| {
                 format!("{:x} {}", offsets.start, Equation(rule, machine))
             };
