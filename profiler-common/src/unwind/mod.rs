@@ -10,6 +10,7 @@
 #![allow(clippy::inline_always)]
 
 pub mod aarch64;
+pub mod quick;
 pub mod rule;
 pub mod space;
 pub mod step;
