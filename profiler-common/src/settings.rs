@@ -10,6 +10,11 @@ pub mod global {
     /// `u32`: how many frames each half of a stack may have, at most
     /// [`MAX_FRAMES`](crate::sample::MAX_FRAMES).
     pub const FRAME_LIMIT: &str = "FRAME_LIMIT";
+    /// `u32`: where a `task_struct` has the address of its kernel stack; 0 to ask a helper for the
+    /// registers with which a task entered the kernel (Linux 5.15).
+    pub const TASK_STACK: &str = "TASK_STACK";
+    /// `u32`: where these registers are on that stack.
+    pub const TASK_REGISTERS: &str = "TASK_REGISTERS";
     /// `u64`: size of the ring's data area in bytes.
     pub const RING_BYTES: &str = "RING_BYTES";
     /// `u64`: unread bytes in the ring from which on the reader is woken.

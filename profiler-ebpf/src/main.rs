@@ -43,6 +43,10 @@ static FLAGS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static FRAME_LIMIT: Global<u32> = Global::new(127);
 #[unsafe(no_mangle)]
+static TASK_STACK: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+static TASK_REGISTERS: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
 static RING_BYTES: Global<u64> = Global::new(4096);
 #[unsafe(no_mangle)]
 static WAKE_BYTES: Global<u64> = Global::new(1024);

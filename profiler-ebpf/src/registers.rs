@@ -1,11 +1,17 @@
 //! The user registers of the sampled task.
 
+use core::ffi::c_void;
+
 use aya_ebpf::{
     bindings::bpf_user_pt_regs_t,
-    helpers::generated::{bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs},
+    helpers::generated::{
+        bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs,
+    },
     programs::PerfEventContext,
 };
 use profiler_common::unwind::step::Registers;
+
+use crate::{TASK_REGISTERS, TASK_STACK};
 
 /// Registers that a rule can name, by DWARF's numbers from 0 on.
 pub(crate) const COUNT: usize = if cfg!(bpf_target_arch = "aarch64") { 32 } else { 16 };
@@ -21,7 +27,7 @@ pub(crate) enum User {
 }
 
 /// Takes the registers, into `all` by their numbers: from the sample, if it hit user code, else those
-/// that the task had when it entered the kernel (helpers of Linux 5.15).
+/// that the task had when it entered the kernel.
 #[inline(always)]
 pub(crate) fn take(
     ctx: &PerfEventContext,
@@ -34,15 +40,32 @@ pub(crate) fn take(
     if is_user(regs) {
         return split(regs, all);
     }
-    // SAFETY: helpers without preconditions; `regs` has the size given. The kernel's `pt_regs` begin
-    // with what user space is shown of them.
+    let Some(entered) = entered() else { return User::None };
+    // SAFETY: `regs` has the size given. The kernel's `pt_regs` begin with what user space is shown of
+    // them.
     let result = unsafe {
-        let entered = bpf_task_pt_regs(bpf_get_current_task_btf()) as *const core::ffi::c_void;
         let bytes = size_of::<bpf_user_pt_regs_t>() as u32;
         bpf_probe_read_kernel((&raw mut *regs).cast(), bytes, entered)
     };
     // Threads of the kernel have zeros there, or the mode of the kernel.
     if result != 0 || !is_user(regs) { User::None } else { split(regs, all) }
+}
+
+/// Where the registers are with which the task entered the kernel.
+#[inline(always)]
+fn entered() -> Option<*const c_void> {
+    let stack = TASK_STACK.load();
+    if stack == 0 {
+        // SAFETY: helpers without preconditions (Linux 5.15).
+        return Some(unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const c_void);
+    }
+    let mut start = 0_u64;
+    // SAFETY: `start` has the size given, and the helper reads from any address or fails.
+    let result = unsafe {
+        let at = bpf_get_current_task().wrapping_add(u64::from(stack));
+        bpf_probe_read_kernel((&raw mut start).cast(), 8, at as *const c_void)
+    };
+    (result == 0).then(|| start.wrapping_add(u64::from(TASK_REGISTERS.load())) as *const c_void)
 }
 
 /// Copies words at fixed places, one by one: the verifier takes no others of a context. Volatile, or

@@ -1,18 +1,15 @@
 //! The walk of the user stack: by the tables that the agent has made of unwind information, and by
 //! frame pointers where there is none.
 //!
-//! Needs `bpf_loop` (Linux 5.17). What costs is reading user memory, and that by the call, not by the
+//! What costs is reading user memory, and that by the call, not by the
 //! byte; so the stack is read in windows of 2 KiB. Which rule holds at an address is kept in a cache
 //! of each CPU, since stacks repeat.
 
-use core::{
-    ffi::{c_long, c_void},
-    hint::black_box,
-};
+use core::{ffi::c_void, hint::black_box};
 
 use aya_ebpf::{
     btf_maps::{Array as BtfArray, ArrayOfMaps},
-    helpers::generated::{bpf_loop, bpf_probe_read_user},
+    helpers::generated::bpf_probe_read_user,
     macros::{btf_map, map},
     maps::{Array, HashMap, PerCpuArray},
 };
@@ -21,6 +18,7 @@ use profiler_common::{
     settings::flag,
     unwind::{
         Native,
+        quick::Quick,
         rule::{Cfa, Rule},
         space::{self, Block, Blocks, NO_TABLE, Space},
         step::{Caller, Memory, Registers, Stop, step},
@@ -28,7 +26,7 @@ use profiler_common::{
     },
 };
 
-use crate::{FLAGS, FRAMES, Scratch, registers};
+use crate::{FLAGS, FRAMES, SCRATCH, Scratch, registers};
 
 /// What the agent knows of each process. It sets the size.
 #[map]
@@ -67,7 +65,7 @@ struct Cached {
     pc: u64,
     /// Zero in one that is not in use.
     generation: u32,
-    rule: u32,
+    rule: Quick,
 }
 
 /// The state of a walk.
@@ -104,12 +102,6 @@ struct Window {
     words: [u64; WINDOW_WORDS],
 }
 
-/// What a step of the loop gets.
-struct Context {
-    scratch: *mut Scratch,
-    cache: *mut Cache,
-}
-
 /// Walks from these registers on, and writes addresses to the scratch's frames from `first` on; gives
 /// how many there are, and how it has ended.
 #[inline(always)]
@@ -121,7 +113,6 @@ pub(crate) fn walk(
     limit: u32,
     by_tables: bool,
 ) -> (u64, UserEnd) {
-    let Some(cache) = CACHE.get_ptr_mut(0) else { return (0, UserEnd::NotMapped) };
     let state = &mut scratch.walk;
     state.frame = registers;
     state.next = first;
@@ -140,14 +131,16 @@ pub(crate) fn walk(
             state.space = *space;
         }
     }
-    let mut context = Context { scratch, cache };
-    let next: extern "C" fn(u32, *mut Context) -> c_long =
-        if by_tables { next_by_tables } else { next_by_frame_pointers };
-    // SAFETY: the callback has the signature that the kernel expects, and `context` outlives the call.
-    unsafe {
-        bpf_loop(limit + 1, next as *mut c_void, (&raw mut context).cast(), 0);
+    // The calls find the scratch in its map: it has to count as given away meanwhile.
+    let scratch = black_box(&raw mut *scratch);
+    // One more than fit, since it is the next that finds no room.
+    for _ in 0..=MAX_FRAMES / FRAMES_A_CALL {
+        if walk_frames() != 0 {
+            break;
+        }
     }
-    let state = &scratch.walk;
+    // SAFETY: it is what the caller has given, and no call runs any more.
+    let state = unsafe { &(*scratch).walk };
     // LLVM must neither compare another copy of it than is used, nor merge the comparison into one of
     // a sum: the verifier would not see the bound.
     let frames = black_box(u64::from(state.next.wrapping_sub(first)));
@@ -155,58 +148,76 @@ pub(crate) fn walk(
     (black_box(if frames <= u64::from(MAX_FRAMES) { frames } else { 0 }), end)
 }
 
-const GO_ON: c_long = 0;
-const DONE: c_long = 1;
+/// How many frames a call of [`walk_frames`] goes up, at most.
+const FRAMES_A_CALL: u32 = 8;
 
-extern "C" fn next_by_tables(_: u32, context: *mut Context) -> c_long {
-    // SAFETY: `walk` gives the loop a context with pointers to two different values.
-    let (scratch, cache) = unsafe { (&mut *(*context).scratch, &mut *(*context).cache) };
-    let rule = match rule_at(&scratch.walk, cache) {
+/// Goes up some frames; 1 if the walk has ended.
+///
+/// The verifier takes a function with external linkage by itself, once, as a program of its own, however
+/// often it is called (Linux 5.6): the whole walk inlined is more than it reads. So it gets nothing but
+/// what it finds in maps.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_frames() -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 1 };
+    let Some(cache) = CACHE.get_ptr_mut(0) else { return 1 };
+    // SAFETY: both point to this CPU's values, which `take` keeps for this run of the program.
+    let (scratch, cache) = unsafe { (&mut *scratch, &mut *cache) };
+    let mut frame = scratch.walk.frame;
+    for _ in 0..FRAMES_A_CALL {
+        if let Err(end) = up(scratch, cache, &mut frame) {
+            let lacks = scratch.walk.lacks;
+            scratch.walk.end = if lacks == 0 { end as u32 } else { lacks };
+            return 1;
+        }
+    }
+    scratch.walk.frame = frame;
+    0
+}
+
+/// Writes the address of the frame, and steps to its caller.
+#[inline(always)]
+fn up(scratch: &mut Scratch, cache: &mut Cache, frame: &mut Registers) -> Result<(), UserEnd> {
+    if FLAGS.load() & flag::TABLES == 0 {
+        push(scratch, frame)?;
+        return advance(&mut scratch.walk, frame, &const { Rule::of(Cfa::UNKNOWN) });
+    }
+    let found = rule_at(&scratch.walk, frame, cache);
+    let rule = match found {
         Ok(rule) => rule,
         // The frame pointer did not lead to code, so this is no frame.
-        Err(UserEnd::NotMapped) if scratch.walk.is_guess != 0 => {
-            return done(scratch, UserEnd::NoUnwindInfo);
-        }
+        Err(UserEnd::NotMapped) if scratch.walk.is_guess != 0 => return Err(UserEnd::NoUnwindInfo),
         Err(end) => {
             if scratch.walk.lacks == 0 {
                 scratch.walk.lacks = end as u32;
             }
-            u32::from(table::UNKNOWN)
+            Quick::UNKNOWN
         }
     };
-    if !push(scratch) {
-        return DONE;
-    }
-    let Some(rule) = RULE.get(rule) else { return done(scratch, UserEnd::Unsupported) };
+    push(scratch, frame)?;
+    let walk = &mut scratch.walk;
+    let Some(number) = rule.number() else {
+        walk.is_guess = 0;
+        let stepped = rule.step::<Native>(frame, &mut stack(walk));
+        return arrive(walk, stepped, false);
+    };
+    let rule = RULE.get(number).ok_or(UserEnd::Unsupported)?;
     let is_guess = rule.cfa == Cfa::UNKNOWN;
     if is_guess && FLAGS.load() & flag::OR_FRAME_POINTERS == 0 {
-        return done(scratch, UserEnd::NoUnwindInfo);
+        return Err(UserEnd::NoUnwindInfo);
     }
     // Where what is mapped is not known, as of a process that has just begun, a guess can't be checked.
-    let knows_mappings = scratch.walk.lacks != UserEnd::NotMapped as u32;
-    scratch.walk.is_guess = u32::from(is_guess && knows_mappings);
-    advance(scratch, rule)
+    let knows_mappings = walk.lacks != UserEnd::NotMapped as u32;
+    walk.is_guess = u32::from(is_guess && knows_mappings);
+    advance(walk, frame, rule)
 }
 
-extern "C" fn next_by_frame_pointers(_: u32, context: *mut Context) -> c_long {
-    // SAFETY: as above.
-    let scratch = unsafe { &mut *(*context).scratch };
-    if push(scratch) { advance(scratch, &const { Rule::of(Cfa::UNKNOWN) }) } else { DONE }
-}
-
+/// Writes the address of the frame, if there is room.
 #[inline(always)]
-fn done(scratch: &mut Scratch, end: UserEnd) -> c_long {
-    let lacks = scratch.walk.lacks;
-    scratch.walk.end = if lacks == 0 { end as u32 } else { lacks };
-    DONE
-}
-
-/// Writes the address of the frame at hand, if there is room.
-#[inline(always)]
-fn push(scratch: &mut Scratch) -> bool {
-    let Walk { next, behind, frame, is_return, is_sampled, .. } = scratch.walk;
+fn push(scratch: &mut Scratch, frame: &Registers) -> Result<(), UserEnd> {
+    let Walk { next, behind, is_return, is_sampled, .. } = scratch.walk;
     if next >= behind {
-        return false;
+        return Err(UserEnd::Depth);
     }
     let is_interrupted = is_return == 0 && is_sampled == 0;
     let address = if is_interrupted { frame.pc | INTERRUPTED } else { frame.pc };
@@ -214,52 +225,40 @@ fn push(scratch: &mut Scratch) -> bool {
         *place = address;
     }
     scratch.walk.next = next + 1;
-    true
+    Ok(())
 }
 
-/// Steps to the caller.
+/// Steps to the caller by any rule.
 #[inline(always)]
-fn advance(scratch: &mut Scratch, rule: &Rule) -> c_long {
-    let walk = &mut scratch.walk;
-    let mut frame = walk.frame;
-    let mut memory = Stack {
-        window: &mut walk.window,
-        registers: &walk.registers,
-        is_sampled: walk.is_sampled != 0,
-    };
-    let stepped = step::<Native>(rule, &mut frame, &mut memory);
-    walk.frame = frame;
+fn advance(walk: &mut Walk, frame: &mut Registers, rule: &Rule) -> Result<(), UserEnd> {
+    let stepped = step::<Native>(rule, frame, &mut stack(walk));
+    arrive(walk, stepped, rule.cfa == Cfa::UNKNOWN)
+}
+
+#[inline(always)]
+fn arrive(walk: &mut Walk, stepped: Result<Caller, Stop>, is_guess: bool) -> Result<(), UserEnd> {
     walk.is_sampled = 0;
-    let is_guess = rule.cfa == Cfa::UNKNOWN;
     let by_tables = walk.space.generation != 0;
-    let end = match stepped {
-        Ok(Caller::Called) => {
-            walk.is_return = 1;
-            return GO_ON;
+    match stepped {
+        Ok(caller) => {
+            walk.is_return = u32::from(caller == Caller::Called);
+            Ok(())
         }
-        Ok(Caller::Interrupted) => {
-            walk.is_return = 0;
-            return GO_ON;
+        Err(Stop::Complete | Stop::Unreadable) if is_guess && by_tables => {
+            Err(UserEnd::NoUnwindInfo)
         }
-        Err(Stop::Complete | Stop::Unreadable) if is_guess => {
-            if by_tables {
-                UserEnd::NoUnwindInfo
-            } else {
-                UserEnd::ChainEnded
-            }
-        }
-        Err(Stop::Complete) => UserEnd::Complete,
-        Err(Stop::Unreadable) => UserEnd::Unreadable,
-        Err(Stop::Unsupported) => UserEnd::Unsupported,
-    };
-    done(scratch, end)
+        Err(Stop::Complete | Stop::Unreadable) if is_guess => Err(UserEnd::ChainEnded),
+        Err(Stop::Complete) => Err(UserEnd::Complete),
+        Err(Stop::Unreadable) => Err(UserEnd::Unreadable),
+        Err(Stop::Unsupported) => Err(UserEnd::Unsupported),
+    }
 }
 
-/// The number of the rule for the frame at hand.
+/// The rule for the frame.
 #[inline(always)]
-fn rule_at(walk: &Walk, cache: &mut Cache) -> Result<u32, UserEnd> {
+fn rule_at(walk: &Walk, frame: &Registers, cache: &mut Cache) -> Result<Quick, UserEnd> {
     // The call may be the last instruction of its function.
-    let pc = walk.frame.pc.wrapping_sub(u64::from(walk.is_return));
+    let pc = frame.pc.wrapping_sub(u64::from(walk.is_return));
     let generation = walk.space.generation;
     // The upper bits of a product depend on all bits of its factors.
     let hash = (pc ^ u64::from(generation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
@@ -267,7 +266,8 @@ fn rule_at(walk: &Walk, cache: &mut Cache) -> Result<u32, UserEnd> {
     if cached.pc == pc && cached.generation == generation && generation != 0 {
         return Ok(cached.rule);
     }
-    let rule = look_up(&walk.space, pc)?;
+    let number = look_up(&walk.space, pc)?;
+    let rule = Quick::of::<Native>(number, RULE.get(number).ok_or(UserEnd::Unsupported)?);
     *cached = Cached { pc, generation, rule };
     Ok(rule)
 }
@@ -316,6 +316,12 @@ impl Chunks for Table {
     fn chunk(&self, number: u32) -> Option<&Chunk> {
         TABLE.get_value(self.number, &number)
     }
+}
+
+#[inline(always)]
+fn stack(walk: &mut Walk) -> Stack<'_> {
+    let is_sampled = walk.is_sampled != 0;
+    Stack { window: &mut walk.window, registers: &walk.registers, is_sampled }
 }
 
 struct Stack<'a> {

@@ -339,7 +339,7 @@ fn user_stacks() -> Check {
             name,
             Verdict::Warn,
             format!("by frame pointers only: no {lacks}"),
-            "Linux 5.17, or build programs with -fno-omit-frame-pointer",
+            "Linux 5.15, or build programs with -fno-omit-frame-pointer",
         ),
     }
 }

@@ -1,22 +1,73 @@
 //! What this kernel has that not every kernel has.
 
+use std::fs;
+
 use aya::{
     programs::ProgramType,
     sys::{BpfHelper, is_helper_supported},
 };
 
-/// The helpers that our own walk of the user stack calls, with the kernel that brought each.
-pub const WALK_HELPERS: [(BpfHelper, &str, &str); 3] = [
+use super::btf;
+
+/// The helpers that give the registers with which a task entered the kernel, with the kernel that
+/// brought each.
+pub const REGISTER_HELPERS: [(BpfHelper, &str, &str); 2] = [
     (BpfHelper::BPF_FUNC_get_current_task_btf, "bpf_get_current_task_btf", "5.11"),
     (BpfHelper::BPF_FUNC_task_pt_regs, "bpf_task_pt_regs", "5.15"),
-    (BpfHelper::BPF_FUNC_loop, "bpf_loop", "5.17"),
 ];
+
+/// How the walk of the user stack finds the registers with which a task entered the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryRegisters {
+    /// By the helpers.
+    Helpers,
+    /// At the end of the task's kernel stack.
+    OnStack {
+        /// Where the task has the address of its stack.
+        stack: u32,
+        /// Where on the stack they are.
+        registers: u32,
+    },
+}
 
 /// What our own walk of the user stack needs and this kernel lacks, for people to read.
 #[must_use]
 pub fn missing_for_walk() -> Option<String> {
-    let missing = WALK_HELPERS
-        .iter()
-        .find(|(helper, ..)| !is_helper_supported(ProgramType::PerfEvent, *helper).unwrap_or(true));
-    missing.map(|(_, name, since)| format!("{name} (Linux {since})"))
+    EntryRegisters::of_kernel().err()
+}
+
+impl EntryRegisters {
+    /// That of this kernel; else what it lacks, for people to read.
+    pub fn of_kernel() -> Result<Self, String> {
+        let is_missing =
+            |helper| !is_helper_supported(ProgramType::PerfEvent, helper).unwrap_or(true);
+        let missing = REGISTER_HELPERS.iter().find(|(helper, ..)| is_missing(*helper));
+        let Some((_, name, since)) = missing else { return Ok(Self::Helpers) };
+        let layout = fs::read(btf::PATH).ok().as_deref().and_then(Self::by_layout);
+        layout.ok_or_else(|| {
+            format!("{name} (Linux {since}), and the layout of a task ({})", btf::PATH)
+        })
+    }
+
+    fn by_layout(btf: &[u8]) -> Option<Self> {
+        let stack = btf::find(btf, "task_struct")?.offset_of("stack")?;
+        let registers = stack_bytes().checked_sub(btf::find(btf, "pt_regs")?.size)?;
+        Some(Self::OnStack { stack, registers })
+    }
+}
+
+/// The size of a task's kernel stack, `THREAD_SIZE`, but of kernels built with KASAN, where it is
+/// twice as large; there, what is read is not taken for registers.
+///
+/// <https://github.com/torvalds/linux/blob/v5.10/arch/x86/include/asm/page_64_types.h>,
+/// <https://github.com/torvalds/linux/blob/v5.10/arch/arm64/include/asm/memory.h>.
+fn stack_bytes() -> u32 {
+    const LEAST: u32 = 16 << 10;
+    if cfg!(target_arch = "aarch64") {
+        // SAFETY: `sysconf` has no preconditions.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u32::try_from(page).unwrap_or(LEAST).max(LEAST)
+    } else {
+        LEAST
+    }
 }

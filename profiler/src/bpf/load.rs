@@ -11,7 +11,7 @@ use profiler_common::{
     settings::{flag, global},
 };
 
-use super::unwind::UnwindMaps;
+use super::{features::EntryRegisters, unwind::UnwindMaps};
 use crate::{
     config::{Config, UserWalk},
     error::{Error, Result},
@@ -81,9 +81,16 @@ impl Program {
         let processes = u32::try_from(config.max_processes).unwrap_or(u32::MAX);
         let (spaces, blocks) = if by_tables { (processes, BLOCKS) } else { (1, 1) };
 
+        // Where the walk can't be, it is not loaded.
+        let (task_stack, task_registers) = match EntryRegisters::of_kernel() {
+            Ok(EntryRegisters::OnStack { stack, registers }) => (stack, registers),
+            Ok(EntryRegisters::Helpers) | Err(_) => (0, 0),
+        };
         let mut ebpf = EbpfLoader::new()
             .override_global(global::FLAGS, &flags, true)
             .override_global(global::FRAME_LIMIT, &config.frame_limit, true)
+            .override_global(global::TASK_STACK, &task_stack, true)
+            .override_global(global::TASK_REGISTERS, &task_registers, true)
             .override_global(global::RING_BYTES, &ring_bytes, true)
             .override_global(global::WAKE_BYTES, &(ring_bytes / WAKE_SHARE), true)
             .override_global(aya_log::LEVEL, &config.bpf_log_level, true)
