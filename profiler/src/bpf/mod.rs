@@ -3,4 +3,5 @@
 pub mod counters;
 pub mod features;
 pub mod load;
+pub mod memory;
 pub mod unwind;
