@@ -60,8 +60,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// For how long the start waits until all that runs has been looked at, and how often it asks.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const FIRST_LOOK_STEP: Duration = Duration::from_millis(10);
-/// What the unwind tables of all files may take of the kernel's memory.
-const TABLE_BYTES: usize = 128 << 20;
 /// How much is read at once and sent on.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -72,8 +70,10 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     kernel::raise_open_files();
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
     let Program { program, samples, counters, unwind, log, ebpf } = Program::load(config)?;
-    let loader =
-        unwind.map(|maps| Loader::start(maps, config.max_processes, TABLE_BYTES)).transpose()?;
+    let loader = unwind.zip(config.walk_memory);
+    let loader = loader
+        .map(|(maps, memory)| Loader::start(maps, config.max_processes, memory))
+        .transpose()?;
     let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
     // After the others, whose rings must have their page of what the kernel allows to lock.
     let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
@@ -331,8 +331,17 @@ impl Sampling<'_> {
         let (events, unread) = self.set.account();
         let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
         let sideband_lost = self.sideband.lost() + self.untold;
-        let kernel =
-            KernelSide { event, rate, duration, keep_idle, events, counters, sideband_lost };
+        let unwinding = self.loader.as_ref().and_then(Loader::account);
+        let kernel = KernelSide {
+            event,
+            rate,
+            duration,
+            keep_idle,
+            events,
+            counters,
+            sideband_lost,
+            unwinding,
+        };
         (kernel, self.sender, failed.or(unread))
     }
 }

@@ -139,6 +139,10 @@ pub struct SamplingArgs {
     /// How much memory the symbols and debug info of files may take, as in 256M.
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = units::parse_bytes)]
     pub symbol_cache: u64,
+    /// How much of the kernel's memory may be taken to walk user stacks by unwind information, as in
+    /// 64M; beyond, tables of files that were not looked at for longest go.
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = units::parse_bytes)]
+    pub max_unwind_memory: u64,
     /// End with exit code 3 if any sample was lost.
     #[arg(long)]
     pub strict: bool,

@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use profiler_common::sample::MAX_FRAMES;
 
 use crate::{
-    bpf::features,
+    bpf::{features, memory::WalkMemory},
     cli::{CallGraph, Format, SamplingArgs},
     error::{Error, Result},
     kernel,
@@ -81,6 +81,8 @@ pub struct Config {
     pub frame_limit: u32,
     /// How user stacks are walked.
     pub user_walk: UserWalk,
+    /// What the maps may take that the walk by tables needs; `None` if there is no such walk.
+    pub walk_memory: Option<WalkMemory>,
     /// Size of the ring in bytes: a power of two, at least a page.
     pub ring_bytes: u32,
     /// End after this long.
@@ -145,7 +147,17 @@ impl Config {
         }
         let frames = kernel::sysctl_number("kernel.perf_event_max_stack").unwrap_or(DEFAULT_FRAMES);
         let frames = u32::try_from(frames).unwrap_or(0);
-        let user_walk = resolve_walk(args.call_graph, &mut notices)?;
+        let user_walk = if args.kernel_only {
+            UserWalk::Kernel
+        } else {
+            resolve_walk(args.call_graph, features::missing_for_walk(), &mut notices)?
+        };
+        let walk_memory = match user_walk {
+            UserWalk::Kernel | UserWalk::FramePointers => None,
+            UserWalk::Tables { .. } => {
+                Some(resolve_memory(args.max_unwind_memory, args.max_processes)?)
+            }
+        };
         let frame_limit = match args.call_graph {
             Some(CallGraph::None) => 1,
             _ => frames.clamp(1, MAX_FRAMES),
@@ -167,6 +179,7 @@ impl Config {
             user_stacks: !args.kernel_only,
             frame_limit,
             user_walk,
+            walk_memory,
             duration: args.duration,
             lines: args.lines,
             report: match (args.top, args.format) {
@@ -199,8 +212,12 @@ fn is_process(pid: u32) -> bool {
     tgid.and_then(|tgid| tgid.trim().parse().ok()) == Some(pid)
 }
 
-fn resolve_walk(asked: Option<CallGraph>, notices: &mut Vec<String>) -> Result<UserWalk> {
-    let lacks = features::missing_for_walk();
+/// How user stacks are walked, where the kernel lacks this or nothing for our own walk.
+fn resolve_walk(
+    asked: Option<CallGraph>,
+    lacks: Option<String>,
+    notices: &mut Vec<String>,
+) -> Result<UserWalk> {
     match (asked, lacks) {
         (None | Some(CallGraph::Auto), None) => Ok(UserWalk::Tables { or_frame_pointers: true }),
         (Some(CallGraph::Dwarf), None) => Ok(UserWalk::Tables { or_frame_pointers: false }),
@@ -217,6 +234,18 @@ fn resolve_walk(asked: Option<CallGraph>, notices: &mut Vec<String>) -> Result<U
             Ok(UserWalk::Kernel)
         }
     }
+}
+
+fn resolve_memory(bytes: u64, processes: u32) -> Result<WalkMemory> {
+    let cpus = kernel::cpus("possible")?.len();
+    let share = WalkMemory::share(bytes, processes, u32::try_from(cpus).unwrap_or(u32::MAX));
+    share.map_err(|least| {
+        Error::Usage(format!(
+            "--max-unwind-memory {bytes}: at least {}M on this machine, which can have {cpus} CPUs; \
+             --call-graph fp needs none",
+            least.div_ceil(1 << 20)
+        ))
+    })
 }
 
 fn resolve_rate(
@@ -279,6 +308,30 @@ mod tests {
         assert!(resolve_ring(Some(1), 1).unwrap() >= 4096);
         assert_eq!(resolve_ring(None, 1 << 16).unwrap(), 1 << 31);
         assert!(resolve_ring(Some(3 << 30), 1).is_err());
+    }
+
+    #[test]
+    fn kernel_stacks_alone_need_nothing_of_the_walk() {
+        use clap::Parser as _;
+        let resolve = |arguments: &[&str]| {
+            let cli = crate::cli::Cli::try_parse_from([&["profiler"], arguments].concat()).unwrap();
+            Config::resolve(cli.sampling, 0)
+        };
+        // So little that no walk by tables could do with it.
+        let config = resolve(&["--kernel-only", "--max-unwind-memory", "1"]).unwrap();
+        assert_eq!((config.user_walk, config.walk_memory), (UserWalk::Kernel, None));
+        let about_users = |notice: &String| notice.contains("user stacks");
+        assert!(!config.notices.iter().any(about_users), "{:?}", config.notices);
+    }
+
+    #[test]
+    fn too_little_memory_for_the_walk_is_refused_with_the_least_that_would_do() {
+        let Err(Error::Usage(message)) = resolve_memory(4096, 32_768) else { panic!("accepted") };
+        let (_, least) = message.split_once("at least ").unwrap();
+        let (least, _) = least.split_once("M ").unwrap();
+        let least: u64 = least.parse().unwrap();
+        assert!(resolve_memory(least << 20, 32_768).is_ok(), "{message}");
+        assert!(resolve_memory((least - 1) << 20, 32_768).is_err(), "{message}");
     }
 
     #[test]

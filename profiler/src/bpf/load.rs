@@ -9,6 +9,7 @@ use aya_log::EbpfLogger;
 use profiler_common::{
     counter::Counters,
     settings::{flag, global},
+    unwind::table::{RULES, TABLES},
 };
 
 use super::{features::EntryRegisters, unwind::UnwindMaps};
@@ -27,9 +28,6 @@ static OBJECT: &[u8] = &[];
 
 /// A share of the ring that is unread: from there on the reader is woken at once, not by its timer.
 const WAKE_SHARE: u64 = 4;
-
-/// Blocks of mappings: processes that differ in what they have mapped, for the most part. 1.5 KiB each.
-const BLOCKS: u32 = 4096;
 
 /// How many of the verifier's last lines an error shows.
 const VERIFIER_LINES: usize = 12;
@@ -62,7 +60,7 @@ impl Program {
     /// Loads the program. Needs CAP_BPF and CAP_PERFMON (Linux 5.8), and BPF ring buffers (5.8).
     pub fn load(config: &Config) -> Result<Self> {
         let memlock = raise_memlock();
-        let by_tables = matches!(config.user_walk, UserWalk::Tables { .. });
+        let by_tables = config.walk_memory.is_some();
         let flags = [
             (flag::IDLE, config.idle),
             (flag::KERNEL_STACK, config.kernel_stacks),
@@ -78,8 +76,10 @@ impl Program {
         let ring_bytes = u64::from(config.ring_bytes);
         let pids = u32::try_from(config.pids.len()).unwrap_or(u32::MAX).max(1);
 
-        let processes = u32::try_from(config.max_processes).unwrap_or(u32::MAX);
-        let (spaces, blocks) = if by_tables { (processes, BLOCKS) } else { (1, 1) };
+        // What a run does not need is there, since the object has it, but takes next to nothing.
+        let (spaces, blocks, rules, tables) = config
+            .walk_memory
+            .map_or((1, 1, 1, 1), |memory| (memory.spaces, memory.blocks, RULES, TABLES));
 
         // Where the walk can't be, it is not loaded.
         let (task_stack, task_registers) = match EntryRegisters::of_kernel() {
@@ -98,6 +98,8 @@ impl Program {
             .map_max_entries("PIDS", pids)
             .map_max_entries("SPACES", spaces)
             .map_max_entries("BLOCKS", blocks)
+            .map_max_entries("RULE", rules)
+            .map_max_entries("TABLE", tables)
             .load(OBJECT)
             .map_err(|error| explain(&error, memlock))?;
 

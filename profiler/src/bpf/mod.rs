@@ -4,4 +4,5 @@ mod btf;
 pub mod counters;
 pub mod features;
 pub mod load;
+pub mod memory;
 pub mod unwind;

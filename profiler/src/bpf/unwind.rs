@@ -7,11 +7,11 @@ use aya::{
 use profiler_common::unwind::{
     rule::Rule,
     space::{Block, Space},
-    table::{Chunk, TABLES},
+    table::{self, Chunk, TABLES},
 };
 
 use super::load::take_map;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Arrays of different lengths may take each other's place (Linux 5.10).
 const BPF_F_INNER_MAP: u32 = 1 << 12;
@@ -41,12 +41,33 @@ pub struct UnwindMaps {
     blocks: Array<MapData, BlockPod>,
     rules: Array<MapData, RulePod>,
     wanted: Array<MapData, WantedPod>,
-    tables: ArrayOfMaps<MapData, Array<MapData, ChunkPod>>,
+    tables: ArrayOfMaps<MapData, Table>,
+    /// What stands in the place of a table that was taken out, for all of these.
+    taken_out: Table,
+    /// The table of a file that says nothing of its frames.
+    nothing: Table,
 }
+
+type Table = Array<MapData, ChunkPod>;
+
+/// A table of no pages.
+const NOTHING: Chunk = [0; size_of::<Chunk>() / 4];
+const TAKEN_OUT: Chunk = {
+    let mut chunk = NOTHING;
+    let [first_page, ..] = &mut chunk;
+    *first_page = table::TAKEN_OUT;
+    chunk
+};
 
 impl UnwindMaps {
     pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self> {
+        let table = |chunk| {
+            new_table(&[chunk])
+                .map_err(|error| Error::system("cannot make a map for an unwind table", error))
+        };
         Ok(Self {
+            taken_out: table(TAKEN_OUT)?,
+            nothing: table(NOTHING)?,
             spaces: take_map(ebpf, "SPACES")?,
             blocks: take_map(ebpf, "BLOCKS")?,
             rules: take_map(ebpf, "RULE")?,
@@ -83,18 +104,22 @@ impl UnwindMaps {
             .try_for_each(|(number, rule)| self.rules.set(number, RulePod(*rule), 0))
     }
 
-    /// Puts a table in its place, or takes the one that is there away. The kernel frees that when no
-    /// program uses it any more.
+    /// Puts a table in its place. The kernel frees what was there when no program uses it any more.
     pub fn set_table(&mut self, number: u32, chunks: &[Chunk]) -> Result<(), MapError> {
-        let entries = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
-        let mut table = Array::<MapData, ChunkPod>::create(entries, BPF_F_INNER_MAP)?;
-        for (at, chunk) in (0..).zip(chunks) {
-            table.set(at, ChunkPod(*chunk), 0)?;
-        }
-        self.tables.set(number, &table, 0)
+        self.tables.set(number, &new_table(chunks)?, 0)
     }
 
-    /// The numbers of the tables that the walk has looked for and not found since this was last asked.
+    /// Has the walk know that there is no table for this place, and never will be.
+    pub fn set_nothing(&mut self, number: u32) -> Result<(), MapError> {
+        self.tables.set(number, &self.nothing, 0)
+    }
+
+    /// Takes a table out: the walk asks for it when it needs it again.
+    pub fn take_table_out(&mut self, number: u32) -> Result<(), MapError> {
+        self.tables.set(number, &self.taken_out, 0)
+    }
+
+    /// The numbers of the tables that the walk has looked for since this was last asked.
     pub fn take_wanted(&mut self) -> Result<Vec<u32>, MapError> {
         let WantedPod(wanted) = self.wanted.get(&0, 0)?;
         let numbers: Vec<u32> =
@@ -105,4 +130,13 @@ impl UnwindMaps {
         }
         Ok(numbers)
     }
+}
+
+fn new_table(chunks: &[Chunk]) -> Result<Table, MapError> {
+    let entries = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
+    let mut table = Table::create(entries, BPF_F_INNER_MAP)?;
+    for (at, chunk) in (0..).zip(chunks) {
+        table.set(at, ChunkPod(*chunk), 0)?;
+    }
+    Ok(table)
 }

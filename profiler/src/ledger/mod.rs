@@ -7,6 +7,7 @@
 mod missed;
 pub mod naming;
 mod table;
+pub mod unwinding;
 
 use std::{
     collections::BTreeMap,
@@ -20,6 +21,7 @@ use serde::Serialize;
 use self::{
     missed::{Periods, missed},
     naming::FileNaming,
+    unwinding::Unwinding,
 };
 use crate::{
     bpf::counters::PerCpuCounters,
@@ -72,6 +74,8 @@ pub struct KernelSide {
     pub counters: PerCpuCounters,
     /// Records of mappings that did not fit into their rings.
     pub sideband_lost: u64,
+    /// What the walk by unwind information had; `None` without such a walk.
+    pub unwinding: Option<Unwinding>,
 }
 
 /// What one CPU's events have done: one, unless the CPU was offline or refused.
@@ -222,6 +226,8 @@ pub struct Ledger {
     pub evicted_processes: u64,
     /// How many user stacks have ended how.
     pub user_ends: BTreeMap<&'static str, u64>,
+    /// What user stacks were walked by; `None` where that was not unwind information.
+    pub unwinding: Option<Unwinding>,
     /// How much of the user frames has names, by file.
     pub names: Vec<FileNaming>,
     /// For how long the events were enabled.
@@ -238,8 +244,7 @@ impl Ledger {
     /// Settles the account of a run that has ended.
     #[must_use]
     pub fn settle(kernel: &KernelSide, delivered: &PerCpuCount, behind: &PerCpuCount) -> Self {
-        let KernelSide { event, rate, duration, keep_idle, events, counters, sideband_lost } =
-            kernel;
+        let KernelSide { event, rate, duration, keep_idle, events, counters, .. } = kernel;
         let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         // The clock of the events and ours drift apart, in a long run by more than a CPU may have
         // been away, so the whole is taken from one that was always there.
@@ -291,9 +296,10 @@ impl Ledger {
             total,
             per_cpu,
             without_stack,
-            sideband_lost: *sideband_lost,
+            sideband_lost: kernel.sideband_lost,
             evicted_processes: 0,
             user_ends: BTreeMap::new(),
+            unwinding: kernel.unwinding.clone(),
             names: Vec::new(),
             duration_ns,
             event: event.name,
@@ -327,6 +333,7 @@ mod tests {
             events: events.collect(),
             counters: PerCpuCounters::default(),
             sideband_lost: 0,
+            unwinding: None,
         };
         Ledger::settle(&kernel, &PerCpuCount::new(0), &PerCpuCount::new(0))
     }
@@ -387,6 +394,7 @@ mod tests {
             }],
             counters: PerCpuCounters::from(vec![counters]),
             sideband_lost: 3,
+            unwinding: None,
         };
         let ledger = Ledger::settle(&kernel, &delivered, &behind);
         let Account { expected, fired, delivered, filtered, lost, .. } = ledger.total;

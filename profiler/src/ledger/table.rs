@@ -67,6 +67,9 @@ impl Ledger {
             let percent = whole as f64 * 100.0 / user_stacks as f64;
             let _ = writeln!(text, "user stacks: {percent:.1} % whole; {}", cut.join(", "));
         }
+        if let Some(unwinding) = &self.unwinding {
+            text.push_str(&unwinding.lines(all));
+        }
         if self.sideband_lost > 0 {
             let _ = writeln!(
                 text,

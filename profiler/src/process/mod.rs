@@ -4,6 +4,7 @@ pub mod cgroup;
 mod crew;
 pub mod file;
 pub mod files;
+mod headless;
 pub mod maps;
 pub mod metadata;
 mod mounts;

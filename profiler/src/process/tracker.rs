@@ -8,7 +8,7 @@
 use std::{
     fs,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
@@ -19,6 +19,7 @@ use super::{
     crew::{self, Crew},
     file::{MappedFile, Place},
     files::{Files, Opening},
+    headless::{Headless, other_threads},
     maps::{self, Backing, Mapping},
     metadata::Metadata,
     space::Mapped,
@@ -35,6 +36,9 @@ pub const DEADLINE: Duration = Duration::from_millis(150);
 /// How often whoever waits looks whether a thread is stuck.
 const LOOK: Duration = Duration::from_millis(25);
 
+/// Threads of a process that are asked for its mappings where the main one has ended.
+const ASKED_THREADS: usize = 4;
+
 /// How often a command line is asked for that is not there yet, and after which time again.
 const TRIES: u32 = 20;
 const AGAIN: Duration = Duration::from_millis(1);
@@ -50,6 +54,7 @@ pub struct Tracker {
 #[derive(Clone, Debug)]
 struct Sight {
     files: Arc<Mutex<Files>>,
+    headless: Arc<Mutex<Headless>>,
     metadata: bool,
 }
 
@@ -87,7 +92,8 @@ impl Tracker {
     /// A source that, with `metadata`, also reads who each process is.
     #[must_use]
     pub fn new(metadata: bool) -> Self {
-        let sight = Sight { files: Arc::default(), metadata };
+        let headless = Arc::new(Mutex::new(Headless::new()));
+        let sight = Sight { files: Arc::default(), headless, metadata };
         Self { sight, crew: Arc::new(Crew::new()) }
     }
 
@@ -116,8 +122,14 @@ impl Tracker {
         let (mut events, mut todo) = (Vec::new(), Vec::new());
         let answer = self.ask(|| {
             let mut files = Files::lock(&self.sight.files);
-            let records = records.into_iter();
-            events.extend(records.filter_map(|it| self.sight.event(it, &mut files, &mut todo)));
+            let mut headless = self.sight.headless.lock().unwrap_or_else(PoisonError::into_inner);
+            for record in records {
+                let event = self.sight.event(record, &mut files, &mut headless, &mut todo);
+                events.extend(event);
+            }
+            let time_ns = kernel::monotonic_ns();
+            let ended = headless.ended().into_iter();
+            events.extend(ended.map(|tgid| Event { time_ns, tgid, kind: Kind::Ended }));
             todo
         });
         (events, answer)
@@ -221,16 +233,32 @@ impl Sight {
     fn find(&self, tgid: u32, todo: &mut Vec<What>) -> Option<Event> {
         // What is mapped while this is read may be in it or not, and is told again.
         let time_ns = kernel::monotonic_ns();
-        let text = fs::read(format!("/proc/{tgid}/maps")).ok()?;
+        let read = |id: u32| fs::read(format!("/proc/{id}/maps")).ok().filter(|it| !it.is_empty());
+        // Threads of the kernel have no mappings, and a main thread that has ended has none any more.
+        let mut threads = other_threads(tgid).take(ASKED_THREADS);
+        let (alive, text) = match read(tgid) {
+            Some(text) => (tgid, text),
+            None => threads.find_map(|tid| Some((tid, read(tid)?)))?,
+        };
         let metadata = self.metadata.then(|| Box::new(Metadata::read(tgid)));
         let mut files = Files::lock(&self.files);
-        let mappings = maps::parse(&text).into_iter().map(|it| mapped(&mut files, it, tgid, todo));
+        let mappings = maps::parse(&text).into_iter().map(|it| mapped(&mut files, it, alive, todo));
         let kind = Kind::Found { mappings: mappings.collect(), metadata };
-        (!text.is_empty()).then_some(Event { time_ns, tgid, kind })
+        drop(files);
+        if alive != tgid {
+            self.headless.lock().unwrap_or_else(PoisonError::into_inner).add(tgid);
+        }
+        Some(Event { time_ns, tgid, kind })
     }
 
     /// What a record means for a process, if anything.
-    fn event(&self, record: Timed, files: &mut Files, todo: &mut Vec<What>) -> Option<Event> {
+    fn event(
+        &self,
+        record: Timed,
+        files: &mut Files,
+        headless: &mut Headless,
+        todo: &mut Vec<What>,
+    ) -> Option<Event> {
         let Timed { time_ns, record } = record;
         let (tgid, kind) = match record {
             Record::Mmap { tgid, start, bytes, file_offset, file, name, .. } => {
@@ -253,14 +281,16 @@ impl Sight {
             Record::Fork { tgid, parent_tgid, .. } if tgid != parent_tgid => {
                 (tgid, Kind::Forked(parent_tgid))
             }
-            // Its other threads may go on, and their samples are still its own.
-            Record::Exit { tgid, tid } if tgid == tid => (tgid, Kind::Ended),
+            Record::Exit { tgid, tid } if tgid == tid && headless.main_thread_ended(tgid) => {
+                (tgid, Kind::Ended)
+            }
             _ => return None,
         };
         Some(Event { time_ns, tgid, kind })
     }
 }
 
+/// What is mapped in a process that can be looked at by one of its threads, as a rule the main one.
 fn mapped(
     files: &mut Files,
     mapping: Mapping<MappedId>,

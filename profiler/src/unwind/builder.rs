@@ -45,19 +45,31 @@ pub(super) type Ticket = (u32, u64);
 pub(super) struct Built {
     /// What it was asked with.
     pub(super) ticket: Ticket,
+    /// How often the rules were begun anew before it was made.
+    epoch: u64,
     /// The number of the first of the rules that it brought.
     pub(super) first_rule: u32,
     /// Rules that no table before had.
     pub(super) rules: Vec<Rule>,
+    /// How many rules there are with these.
+    pub(super) rules_in_all: usize,
     /// The table, or why there is none; `None` where the file can't be used now.
     pub(super) table: Option<Result<Table, NoTable>>,
+    /// Whether rules of it are missing, since those of other files leave no room.
+    pub(super) lacks_rules: bool,
+}
+
+enum Job {
+    Make(Ticket, Code),
+    StartOver,
 }
 
 /// The thread, seen from outside. It ends when this is dropped.
 pub(super) struct Builder {
-    jobs: mpsc::SyncSender<(Ticket, Code)>,
+    jobs: mpsc::SyncSender<Job>,
     built: mpsc::Receiver<Built>,
     waiting: usize,
+    epoch: u64,
 }
 
 impl Builder {
@@ -65,14 +77,22 @@ impl Builder {
         let (sender, jobs) = mpsc::sync_channel(QUEUE);
         let (done, built) = mpsc::channel();
         thread::Builder::new().name("unwind-tables".into()).spawn(move || build(&jobs, &done))?;
-        Ok(Self { jobs: sender, built, waiting: 0 })
+        Ok(Self { jobs: sender, built, waiting: 0, epoch: 0 })
     }
 
     /// Has a table made; whether there was room.
     pub(super) fn ask(&mut self, ticket: Ticket, code: Code) -> bool {
-        let asked = self.jobs.try_send((ticket, code)).is_ok();
+        let asked = self.jobs.try_send(Job::Make(ticket, code)).is_ok();
         self.waiting += usize::from(asked);
         asked
+    }
+
+    /// Begins the rules anew; whether there was room to say so. Then no table of before is of use, and
+    /// those that are still to come from before are left out.
+    pub(super) fn start_over(&mut self) -> bool {
+        let told = self.jobs.try_send(Job::StartOver).is_ok();
+        self.epoch += u64::from(told);
+        told
     }
 
     /// Whether there is a table to come.
@@ -82,39 +102,68 @@ impl Builder {
 
     /// The next table that is done.
     pub(super) fn built(&mut self) -> Option<Built> {
-        let built = self.built.try_recv().ok()?;
-        self.waiting -= 1;
-        Some(built)
+        loop {
+            let built = self.built.try_recv().ok()?;
+            self.waiting -= 1;
+            if built.epoch == self.epoch {
+                return Some(built);
+            }
+        }
     }
 }
 
-fn build(jobs: &mpsc::Receiver<(Ticket, Code)>, done: &mpsc::Sender<Built>) {
-    let mut rules = Rules::new();
-    let mut told = 0;
+fn build(jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>) {
+    let mut maker = Maker::new(0);
     let mut waiting: Vec<(Ticket, Code)> = Vec::new();
     loop {
-        if waiting.is_empty() {
-            let Ok(job) = jobs.recv() else { break };
-            waiting.push(job);
+        let first = if waiting.is_empty() { jobs.recv().map(Some) } else { Ok(None) };
+        let Ok(first) = first else { break };
+        for job in first.into_iter().chain(jobs.try_iter()) {
+            match job {
+                Job::Make(ticket, code) => waiting.push((ticket, code)),
+                Job::StartOver => maker = Maker::new(maker.epoch + 1),
+            }
         }
-        waiting.extend(jobs.try_iter());
         // The smallest first: what takes long holds up only what takes longer.
         let smallest = waiting.iter().enumerate().min_by_key(|(_, (_, code))| code.bytes());
         let Some((at, _)) = smallest else { continue };
         let (ticket, code) = waiting.swap_remove(at);
+        if done.send(maker.make(ticket, &code)).is_err() {
+            break;
+        }
+    }
+}
+
+/// What makes tables that share their rules.
+struct Maker {
+    rules: Rules,
+    /// How many of them were given away.
+    told: usize,
+    epoch: u64,
+}
+
+impl Maker {
+    fn new(epoch: u64) -> Self {
+        Self { rules: Rules::new(), told: 0, epoch }
+    }
+
+    fn make(&mut self, ticket: Ticket, code: &Code) -> Built {
         let start = Instant::now();
-        let table = match &code {
-            Code::Vdso => Some(Table::of_vdso(&vdso(), &mut rules)),
-            Code::File(file) => file.unchanged().ok().map(|file| Table::of_file(file, &mut rules)),
+        let rules = &mut self.rules;
+        let table = match code {
+            Code::Vdso => Some(Table::of_vdso(&vdso(), rules)),
+            Code::File(file) => file.unchanged().ok().map(|file| Table::of_file(file, rules)),
         };
         let bytes = table.as_ref().map(|it| it.as_ref().map(|it| size_of_val(it.chunks())));
         tracing::debug!("unwind table {ticket:?}: {bytes:?} bytes in {:?}", start.elapsed());
-        let first_rule = u32::try_from(told).unwrap_or(u32::MAX);
-        let new = rules.since(told).to_vec();
-        told = rules.len();
-        if done.send(Built { ticket, first_rule, rules: new, table }).is_err() {
-            break;
-        }
+        let is_short = |table: &Table| table.facts().packed.beyond_rules > 0;
+        let lacks_rules =
+            self.rules.is_full() && matches!(&table, Some(Ok(table)) if is_short(table));
+        let first_rule = u32::try_from(self.told).unwrap_or(u32::MAX);
+        let rules = self.rules.since(self.told).to_vec();
+        self.told = self.rules.len();
+        let (epoch, rules_in_all) = (self.epoch, self.told);
+        Built { ticket, epoch, first_rule, rules, rules_in_all, table, lacks_rules }
     }
 }
 
@@ -129,4 +178,72 @@ fn vdso() -> Vec<u8> {
         Some(bytes)
     };
     read().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stderr;
+    use profiler_common::unwind::{rule::Cfa, table::RULES};
+
+    /// A maker with no room for another rule.
+    fn full() -> Maker {
+        let mut maker = Maker::new(0);
+        for offset in 0..i32::try_from(RULES).unwrap() {
+            // No code has such frames.
+            let rule = Rule { cfa_offset: 1 + 2 * offset, ..Rule::of(Cfa::SP) };
+            let _ = maker.rules.number(&rule, usize::MAX);
+        }
+        assert!(maker.rules.is_full());
+        maker
+    }
+
+    #[test]
+    fn a_table_that_lacks_rules_is_whole_when_they_are_begun_anew() {
+        if vdso().is_empty() {
+            return stderr::say("skipped: there is no vDSO");
+        }
+        let known = |built: &Built| {
+            let Some(Ok(table)) = &built.table else { panic!("no table") };
+            table.facts().packed.beyond_rules == 0
+        };
+        let mut maker = full();
+        let built = maker.make((0, 0), &Code::Vdso);
+        assert!(built.lacks_rules && !known(&built));
+        let mut maker = Maker::new(1);
+        let built = maker.make((0, 0), &Code::Vdso);
+        assert!(!built.lacks_rules && known(&built));
+        // The kernel is told of all, from the first on.
+        assert_eq!((built.first_rule, built.rules.len()), (0, built.rules_in_all));
+        let again = maker.make((0, 0), &Code::Vdso);
+        assert_eq!((again.first_rule as usize, again.rules.len()), (built.rules_in_all, 0));
+    }
+
+    #[test]
+    fn tables_from_before_the_rules_were_begun_anew_do_not_come() {
+        let mut builder = Builder::start().unwrap();
+        assert!(builder.ask((0, 1), Code::Vdso));
+        let first = loop {
+            if let Some(built) = builder.built() {
+                break built;
+            }
+            thread::yield_now();
+        };
+        assert_eq!((first.ticket, builder.is_busy()), ((0, 1), false));
+        for number in 0..10 {
+            assert!(builder.ask((number, 2), Code::Vdso));
+        }
+        assert!(builder.start_over());
+        assert!(builder.ask((10, 3), Code::Vdso));
+        let mut rules = Vec::new();
+        while builder.is_busy() {
+            match builder.built() {
+                Some(built) => rules.push((built.first_rule, built.rules.len())),
+                None => thread::yield_now(),
+            }
+        }
+        // Those that come refer to the rules that are told with them.
+        assert!(!rules.is_empty());
+        assert_eq!(rules[0], (0, first.rules.len()));
+    }
 }

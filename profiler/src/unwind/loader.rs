@@ -11,7 +11,7 @@ use std::{
 };
 
 use profiler_common::unwind::space::{self, BLOCK_MAPPINGS, SPACE_BLOCKS};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     blocks::FreeBlocks,
@@ -19,9 +19,10 @@ use super::{
     places::{Key, Places},
 };
 use crate::{
-    bpf::unwind::UnwindMaps,
+    bpf::{memory::WalkMemory, unwind::UnwindMaps},
     error::{Error, Result},
     kernel,
+    ledger::unwinding::Unwinding,
     process::{
         maps::Backing,
         space::{Mapped, Space, SpaceId},
@@ -33,19 +34,31 @@ use crate::{
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// The same while a table is being made, to have it in the kernel soon.
 const BUILT_INTERVAL: Duration = Duration::from_millis(2);
-/// How often files are looked at again that could not be opened when they were mapped.
-const OPENED_INTERVAL: Duration = Duration::from_secs(1);
+/// How often files are looked at again that could not be opened when they were mapped, and processes
+/// for which there was no room.
+const AGAIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The rules of all tables are begun anew at most this often: each table is made again for that.
+const START_OVER_INTERVAL: Duration = Duration::from_secs(60);
+/// For how long the end of a run waits for the account of this thread.
+const ACCOUNT_DEADLINE: Duration = Duration::from_secs(1);
 /// Messages that may wait; beyond, they are lost, and the walk does not know these mappings.
 const QUEUE: usize = 1024;
 
 /// The sending end.
 #[derive(Debug)]
-pub struct Loader(mpsc::SyncSender<Vec<Event>>);
+pub struct Loader(mpsc::SyncSender<Message>);
+
+#[derive(Debug)]
+enum Message {
+    Happened(Vec<Event>),
+    /// Who asks what has become of the tables.
+    Account(mpsc::Sender<Unwinding>),
+}
 
 impl Loader {
-    /// Starts the thread, which ends when the sender is gone. It remembers so many processes, and lets
-    /// tables take so many bytes of the kernel's memory.
-    pub fn start(maps: UnwindMaps, processes: usize, table_bytes: usize) -> Result<Self> {
+    /// Starts the thread, which ends when the sender is gone. It remembers so many processes, and has
+    /// so much of the kernel's memory for their mappings and tables.
+    pub fn start(maps: UnwindMaps, processes: usize, memory: WalkMemory) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
         let failed = |error| Error::system("cannot start a thread for unwind tables", error);
         let builder = Builder::start().map_err(failed)?;
@@ -55,8 +68,10 @@ impl Loader {
                 spaces: FxHashMap::default(),
                 of_process: FxHashMap::default(),
                 free: FreeBlocks::new(maps.blocks()),
+                without_room: FxHashSet::default(),
                 last_generation: 0,
-                places: Places::new(builder, table_bytes),
+                started_over: None,
+                places: Places::new(builder, memory),
                 maps,
             }
             .run(&receiver);
@@ -68,7 +83,15 @@ impl Loader {
     /// Tells what has happened to processes; whether there was room.
     #[must_use]
     pub fn tell(&self, events: Vec<Event>) -> bool {
-        self.0.try_send(events).is_ok()
+        self.0.try_send(Message::Happened(events)).is_ok()
+    }
+
+    /// What has become of the tables; `None` if the thread does not answer in time.
+    #[must_use]
+    pub fn account(&self) -> Option<Unwinding> {
+        let (sender, receiver) = mpsc::channel();
+        self.0.try_send(Message::Account(sender)).ok()?;
+        receiver.recv_timeout(ACCOUNT_DEADLINE).ok()
     }
 }
 
@@ -90,31 +113,42 @@ struct Thread {
     spaces: FxHashMap<SpaceId, Written>,
     /// Which of `spaces` each process has.
     of_process: FxHashMap<u32, SpaceId>,
+    /// Processes whose mappings found no room in the kernel.
+    without_room: FxHashSet<u32>,
     free: FreeBlocks,
     last_generation: u32,
+    /// When the rules were last begun anew.
+    started_over: Option<Instant>,
     places: Places,
 }
 
 impl Thread {
-    fn run(mut self, events: &mpsc::Receiver<Vec<Event>>) {
-        let (mut looked, mut looked_for_files) = (Instant::now(), Instant::now());
+    fn run(mut self, messages: &mpsc::Receiver<Message>) {
+        let (mut looked, mut tried_again) = (Instant::now(), Instant::now());
         loop {
             let wait = if self.places.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
-            match events.recv_timeout(wait) {
-                Ok(events) => self.happened(events),
+            match messages.recv_timeout(wait) {
+                Ok(Message::Happened(events)) => self.happened(events),
+                // Whoever asks may have waited long enough.
+                Ok(Message::Account(to)) => {
+                    drop(to.send(self.places.account(self.without_room.len())));
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
-            self.places.put_built(&mut self.maps);
+            if self.places.put_built(&mut self.maps) {
+                self.start_over();
+            }
             if looked.elapsed() >= LOOK_INTERVAL {
                 looked = Instant::now();
                 for number in self.maps.take_wanted().unwrap_or_default() {
                     self.places.ask(number);
                 }
             }
-            if looked_for_files.elapsed() >= OPENED_INTERVAL {
-                looked_for_files = Instant::now();
+            if tried_again.elapsed() >= AGAIN_INTERVAL {
+                tried_again = Instant::now();
                 self.look_for_files();
+                self.look_for_room();
             }
         }
     }
@@ -143,7 +177,11 @@ impl Thread {
             return;
         }
         if !self.spaces.contains_key(&id) {
-            let Some(written) = self.write_space(space) else { return self.forget(tgid) };
+            let Some(written) = self.write_space(space) else {
+                self.forget(tgid);
+                self.without_room.insert(tgid);
+                return;
+            };
             self.spaces.insert(id, written);
         }
         let Some(written) = self.spaces.get_mut(&id) else { return };
@@ -153,8 +191,11 @@ impl Thread {
         if let Some(before) = before {
             self.release(before);
         }
-        if !is_told {
+        if is_told {
+            self.without_room.remove(&tgid);
+        } else {
             self.forget(tgid);
+            self.without_room.insert(tgid);
         }
     }
 
@@ -176,10 +217,14 @@ impl Thread {
                 return None;
             }
         }
-        self.last_generation = self.last_generation.checked_add(1).unwrap_or(1);
-        let generation = self.last_generation;
+        let generation = self.next_generation();
         let space = space::Space { generation, first_block, blocks: count, reserved: 0 };
         Some(Written { space, processes: 0, tables, lacks_file })
+    }
+
+    fn next_generation(&mut self) -> u32 {
+        self.last_generation = self.last_generation.checked_add(1).unwrap_or(1);
+        self.last_generation
     }
 
     fn mapping(&mut self, mapping: &Mapped) -> space::Mapping {
@@ -218,7 +263,45 @@ impl Thread {
         }
     }
 
+    /// Tries those again for which there was no room.
+    fn look_for_room(&mut self) {
+        for tgid in self.without_room.iter().copied().collect::<Vec<_>>() {
+            let Some(space) = self.processes.now(tgid) else {
+                self.without_room.remove(&tgid);
+                continue;
+            };
+            self.write(tgid, &space);
+            if self.without_room.contains(&tgid) {
+                break;
+            }
+        }
+    }
+
+    /// Has the rules of all tables begun anew, since files that are gone have used them up, unless that
+    /// was done a moment ago. Numbers of rules then mean others, but not at once, since a table takes
+    /// longer to make than a walk does, and what walks keep of them is of mappings of another generation.
+    fn start_over(&mut self) {
+        let is_due = self.started_over.is_none_or(|it| it.elapsed() >= START_OVER_INTERVAL);
+        if !is_due || !self.places.start_over(&mut self.maps) {
+            return;
+        }
+        self.started_over = Some(Instant::now());
+        for id in self.spaces.keys().copied().collect::<Vec<_>>() {
+            let generation = self.next_generation();
+            if let Some(written) = self.spaces.get_mut(&id) {
+                written.space.generation = generation;
+            }
+        }
+        for (tgid, id) in self.of_process.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>() {
+            let Some(written) = self.spaces.get(&id) else { continue };
+            if self.maps.set_space(tgid, written.space).is_err() {
+                self.forget(tgid);
+            }
+        }
+    }
+
     fn forget(&mut self, tgid: u32) {
+        self.without_room.remove(&tgid);
         if let Some(id) = self.of_process.remove(&tgid) {
             // It is not there if it could not be told.
             drop(self.maps.forget_space(tgid));

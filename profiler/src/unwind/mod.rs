@@ -15,6 +15,7 @@ mod expression;
 pub mod loader;
 mod places;
 pub mod report;
+mod room;
 pub mod rules;
 pub mod source;
 mod state;

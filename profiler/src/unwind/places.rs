@@ -1,23 +1,29 @@
-//! Which table is where in the kernel's array of tables, and which one makes room for another.
+//! Which table is where in the kernel's array of tables.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
-use profiler_common::unwind::table::{self, Chunk, TABLES};
+use profiler_common::unwind::table::{RULES, TABLES};
 use rustc_hash::FxHashMap;
 
 use super::{
-    Table,
+    NoTable, Table,
     builder::{Builder, Built, Code},
+    room::{Candidate, to_take_out},
 };
 use crate::{
-    bpf::unwind::UnwindMaps,
+    bpf::{
+        memory::{WalkMemory, table_bytes},
+        unwind::UnwindMaps,
+    },
+    ledger::unwinding::Unwinding,
     process::file::{FileKey, MappedFile},
 };
 
-/// A file that could not be read is tried again after this long.
+/// A table that could not be had is tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// What a table is of.
@@ -39,8 +45,8 @@ struct Place {
     state: State,
     /// How many mappings refer to it.
     users: usize,
-    /// When it was last looked for.
-    wanted: Instant,
+    /// When a walk has last looked for it.
+    used: Instant,
 }
 
 #[derive(Debug)]
@@ -49,11 +55,36 @@ enum State {
     Empty,
     /// It is being made.
     Asked,
-    /// It could not be read, or not be written, at this time.
-    Failed(Instant),
+    /// It could not be had at this time.
+    Failed(Instant, Failure),
+    /// The file says nothing of its frames, for this reason.
+    Nothing(NoTable),
     /// It takes so many bytes.
-    Loaded(usize),
+    Loaded(u64),
 }
+
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    /// The file could not be read, or has changed.
+    Unreadable,
+    /// The kernel did not take it.
+    Refused,
+    /// It takes so many bytes, and there are not so many.
+    NoRoom(u64),
+}
+
+impl Failure {
+    fn why(self) -> &'static str {
+        match self {
+            Self::Unreadable => "the file can't be read, or has changed",
+            Self::Refused => "the kernel refused it",
+            Self::NoRoom(_) => NO_ROOM,
+        }
+    }
+}
+
+/// In the account.
+const NO_ROOM: &str = "no room within --max-unwind-memory";
 
 /// The places, and the tables that are being made for them.
 pub(super) struct Places {
@@ -61,16 +92,57 @@ pub(super) struct Places {
     by_key: FxHashMap<Key, u32>,
     builder: Builder,
     last_id: u64,
-    bytes: usize,
-    most_bytes: usize,
+    bytes: u64,
+    memory: WalkMemory,
+    rules: usize,
+    taken_out: u64,
+    started_over: u64,
 }
 
 impl Places {
-    /// No table yet, and so many bytes for all.
-    pub(super) fn new(builder: Builder, most_bytes: usize) -> Self {
-        let in_order = (0..TABLES).map(|_| None).collect();
-        let by_key = FxHashMap::default();
-        Self { in_order, by_key, builder, last_id: 0, bytes: 0, most_bytes }
+    /// No table yet, and so much memory for all.
+    pub(super) fn new(builder: Builder, memory: WalkMemory) -> Self {
+        Self {
+            in_order: (0..TABLES).map(|_| None).collect(),
+            by_key: FxHashMap::default(),
+            builder,
+            last_id: 0,
+            bytes: 0,
+            memory,
+            rules: 0,
+            taken_out: 0,
+            started_over: 0,
+        }
+    }
+
+    /// What the run is to tell of the tables; `unknown` processes are not in the kernel.
+    pub(super) fn account(&self, unknown: usize) -> Unwinding {
+        let (mut tables, mut without_table) = (0, BTreeMap::new());
+        for place in self.in_order.iter().flatten() {
+            let why = match place.state {
+                State::Empty | State::Asked => continue,
+                State::Loaded(_) => {
+                    tables += 1;
+                    continue;
+                }
+                State::Nothing(why) => why.to_string(),
+                State::Failed(_, failure) => failure.why().to_owned(),
+            };
+            *without_table.entry(why).or_insert(0) += 1;
+        }
+        Unwinding {
+            tables,
+            table_bytes: self.bytes,
+            other_bytes: self.memory.other_bytes(),
+            limit_bytes: self.memory.limit,
+            taken_out: self.taken_out,
+            no_room: without_table.get(NO_ROOM).copied().unwrap_or(0),
+            without_table,
+            rules: self.rules as u64,
+            most_rules: u64::from(RULES),
+            started_over: self.started_over,
+            unknown_processes: unknown as u64,
+        }
     }
 
     /// Whether a table is being made.
@@ -98,8 +170,8 @@ impl Places {
         let at = free.or_else(|| self.evict(maps))?;
         let number = u32::try_from(at).ok()?;
         self.last_id += 1;
-        let (id, wanted) = (self.last_id, Instant::now());
-        let place = Place { key, id, file, state: State::Empty, users: 1, wanted };
+        let (id, used) = (self.last_id, Instant::now());
+        let place = Place { key, id, file, state: State::Empty, users: 1, used };
         *self.in_order.get_mut(at)? = Some(place);
         self.by_key.insert(key, number);
         Some(number)
@@ -112,86 +184,144 @@ impl Places {
         }
     }
 
-    /// Has a table made that a walk has looked for.
+    /// A walk has looked for a table: has it made if it is not there.
     pub(super) fn ask(&mut self, number: u32) {
-        let Some(Some(place)) = self.in_order.get_mut(number as usize) else { return };
-        place.wanted = Instant::now();
+        let now = Instant::now();
+        let Some(place) = self.get_mut(number) else { return };
+        place.used = now;
         let is_due = match place.state {
             State::Empty => true,
-            State::Failed(when) => when.elapsed() >= RETRY,
-            State::Asked | State::Loaded(_) => false,
+            State::Failed(when, _) => now.duration_since(when) >= RETRY,
+            State::Asked | State::Nothing(_) | State::Loaded(_) => false,
         };
+        if !is_due {
+            return;
+        }
+        if let State::Failed(when, Failure::NoRoom(bytes)) = &mut place.state {
+            // To make it again takes long, to see that there still is no room does not.
+            let bytes = *bytes;
+            *when = now;
+            if self.room_for(bytes, now).is_none() {
+                return;
+            }
+        }
+        let Some(Some(place)) = self.in_order.get_mut(number as usize) else { return };
         let code = match place.file.as_ref().map(Weak::upgrade) {
             None => Code::Vdso,
             Some(Some(file)) => Code::File(file),
             Some(None) => return,
         };
-        if is_due && self.builder.ask((number, place.id), code) {
+        if self.builder.ask((number, place.id), code) {
             place.state = State::Asked;
         }
     }
 
-    /// Puts the tables that were made meanwhile in their places.
-    pub(super) fn put_built(&mut self, maps: &mut UnwindMaps) {
+    /// Puts the tables that were made meanwhile in their places; whether one of them lacks rules.
+    pub(super) fn put_built(&mut self, maps: &mut UnwindMaps) -> bool {
+        let mut lacks_rules = false;
         while let Some(built) = self.builder.built() {
-            let Built { ticket: (number, id), first_rule, rules, table } = built;
+            let Built { ticket: (number, id), first_rule, rules, table, .. } = built;
+            lacks_rules |= built.lacks_rules;
+            self.rules = built.rules_in_all;
             // First, since the table refers to them.
             let has_rules = maps.set_rules(first_rule, &rules).is_ok();
-            if self.get_mut(number).is_none_or(|place| place.id != id) {
+            let is_asked =
+                |place: &mut Place| place.id == id && matches!(place.state, State::Asked);
+            if !self.get_mut(number).is_some_and(is_asked) {
                 continue;
             }
-            let mut state = State::Failed(Instant::now());
-            if let Some(table) = table.filter(|_| has_rules) {
-                // Where there is nothing, the walk is to know that.
-                let nothing = [EMPTY];
-                let chunks = table.as_ref().map_or(&nothing[..], Table::chunks);
-                let bytes = size_of_val(chunks);
-                self.make_room(bytes, maps);
-                if maps.set_table(number, chunks).is_ok() {
-                    state = State::Loaded(bytes);
-                    self.bytes += bytes;
-                }
-            }
+            let failed = |why| State::Failed(Instant::now(), why);
+            let state = match table {
+                None => failed(Failure::Unreadable),
+                Some(_) if !has_rules => failed(Failure::Refused),
+                // The walk is to know that there is nothing.
+                Some(Err(_)) if maps.set_nothing(number).is_err() => failed(Failure::Refused),
+                Some(Err(why)) => State::Nothing(why),
+                Some(Ok(table)) => match self.load(number, &table, maps) {
+                    Ok(bytes) => State::Loaded(bytes),
+                    Err(why) => failed(why),
+                },
+            };
             if let Some(place) = self.get_mut(number) {
                 place.state = state;
             }
         }
+        lacks_rules
     }
 
-    /// Takes tables out until there is room for so many bytes: first those that no mapping refers to,
-    /// and of these the ones that were looked for longest ago. A walk that misses one has it made again.
-    fn make_room(&mut self, bytes: usize, maps: &mut UnwindMaps) {
-        while self.bytes + bytes > self.most_bytes {
-            let loaded = self.in_order.iter().enumerate().filter_map(|(at, place)| {
-                let place = place.as_ref().filter(|it| matches!(it.state, State::Loaded(_)))?;
-                Some((place.users > 0, place.wanted, at))
-            });
-            let Some((_, _, at)) = loaded.min() else { return };
-            self.take_out(at, maps);
+    /// Puts a table into the kernel; gives what it takes there.
+    fn load(&mut self, number: u32, table: &Table, maps: &mut UnwindMaps) -> Result<u64, Failure> {
+        let bytes = table_bytes(table.chunks());
+        let out = self.room_for(bytes, Instant::now()).ok_or(Failure::NoRoom(bytes))?;
+        for number in out {
+            self.take_out(number, maps);
         }
+        maps.set_table(number, table.chunks()).map_err(|_| Failure::Refused)?;
+        self.bytes += bytes;
+        Ok(bytes)
+    }
+
+    /// What has to be taken out so that there is room for so many bytes; `None` if that is in use.
+    fn room_for(&self, bytes: u64, now: Instant) -> Option<Vec<u32>> {
+        let missing = self.bytes.saturating_add(bytes).saturating_sub(self.memory.tables);
+        if missing == 0 {
+            return Some(Vec::new());
+        }
+        let candidate = |(number, place): (u32, &Option<Place>)| {
+            let place = place.as_ref()?;
+            let State::Loaded(bytes) = place.state else { return None };
+            Some(Candidate { number, bytes, is_mapped: place.users > 0, used: place.used })
+        };
+        to_take_out((0..).zip(&self.in_order).filter_map(candidate).collect(), missing, now)
     }
 
     /// Frees a place that no mapping refers to.
     fn evict(&mut self, maps: &mut UnwindMaps) -> Option<usize> {
-        let unused = |(at, place): (usize, &Option<Place>)| {
-            place.as_ref().filter(|place| place.users == 0).map(|place| (place.wanted, at))
+        let unused = |(number, place): (u32, &Option<Place>)| {
+            place.as_ref().filter(|place| place.users == 0).map(|place| (place.used, number))
         };
-        let (_, at) = self.in_order.iter().enumerate().filter_map(unused).min()?;
-        self.take_out(at, maps);
-        let place = self.in_order.get_mut(at)?.take()?;
+        let (_, number) = (0..).zip(&self.in_order).filter_map(unused).min()?;
+        if matches!(self.get_mut(number)?.state, State::Loaded(_)) {
+            self.take_out(number, maps);
+        }
+        // Whatever else is there, the next table is to be asked for.
+        maps.take_table_out(number).ok()?;
+        let place = self.in_order.get_mut(number as usize)?.take()?;
         self.by_key.remove(&place.key);
-        Some(at)
+        Some(number as usize)
     }
 
-    fn take_out(&mut self, at: usize, maps: &mut UnwindMaps) {
-        let Some(Some(place)) = self.in_order.get_mut(at) else { return };
-        let State::Loaded(bytes) = std::mem::replace(&mut place.state, State::Empty) else {
-            return;
-        };
-        self.bytes -= bytes;
-        if let Ok(number) = u32::try_from(at) {
-            // Should it fail, the table stays where it is, and is right.
-            drop(maps.set_table(number, &[TAKEN_OUT]));
+    /// Takes all tables out, and begins their rules anew; whether that could be done. What walks have
+    /// kept of before must not be used from here on.
+    pub(super) fn start_over(&mut self, maps: &mut UnwindMaps) -> bool {
+        if !self.builder.start_over() {
+            return false;
+        }
+        self.started_over += 1;
+        self.rules = 0;
+        for number in (0..).zip(&self.in_order).map(|(number, _)| number).collect::<Vec<_>>() {
+            self.forget(number, maps);
+        }
+        true
+    }
+
+    fn take_out(&mut self, number: u32, maps: &mut UnwindMaps) {
+        self.taken_out += 1;
+        self.forget(number, maps);
+    }
+
+    /// A walk that looks for this one has it made again.
+    fn forget(&mut self, number: u32, maps: &mut UnwindMaps) {
+        let Some(place) = self.get_mut(number) else { return };
+        match place.state {
+            State::Empty | State::Failed(..) | State::Nothing(_) => {}
+            State::Asked => place.state = State::Empty,
+            State::Loaded(bytes) => {
+                place.state = State::Empty;
+                self.bytes = self.bytes.saturating_sub(bytes);
+                // It fails only for a number that there is no place for.
+                drop(maps.take_table_out(number));
+            }
         }
     }
 
@@ -199,13 +329,3 @@ impl Places {
         self.in_order.get_mut(number as usize)?.as_mut()
     }
 }
-
-/// A table of no pages.
-const EMPTY: Chunk = [0; size_of::<Chunk>() / 4];
-/// What stands in the place of a table that was taken out.
-const TAKEN_OUT: Chunk = {
-    let mut chunk = EMPTY;
-    let [first_page, ..] = &mut chunk;
-    *first_page = table::TAKEN_OUT;
-    chunk
-};

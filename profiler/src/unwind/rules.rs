@@ -53,6 +53,12 @@ impl Rules {
         self.all.len()
     }
 
+    /// Whether there is no room for another.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.all.len() >= table::RULES as usize
+    }
+
     /// Never.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -15,6 +15,7 @@ mod sideband;
 mod stacks;
 mod stuck;
 mod support;
+mod tables;
 mod unanswering;
 mod unwinding;
 mod walks;

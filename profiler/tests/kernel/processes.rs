@@ -9,7 +9,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{Program, Run, fixture, parse_json, profiler, run, symbols};
+use crate::{
+    support::{Program, Run, fixture, has_tables, parse_json, profiler, run, symbols, wait_until},
+    unwinding::{Chain as _, SAMPLES, start, up_to, wait_for_tables},
+};
 
 /// Bytes of the first instructions of a function, in which it has no frame yet.
 const PROLOGUE: u64 = 8;
@@ -263,4 +266,55 @@ fn many_processes_take_little_memory() {
     assert!(descriptors < 1024, "{descriptors}");
     let (_, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
     assert_eq!((&summary["sideband_lost"], &summary["evicted_processes"]), (&0.into(), &0.into()));
+}
+
+/// Whether the main thread of a program has ended, while the program has not.
+fn is_headless(program: &Program) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.pid())).unwrap();
+    stat.rsplit_once(')').unwrap().1.trim_start().starts_with('Z')
+}
+
+/// Samples for so long, by their own clock, that a process that was taken to have ended is forgotten.
+fn assert_is_not_forgotten(run: &mut Run) {
+    let until = run.sample(|_| true)["time_ns"].as_u64().unwrap() + 3_000_000_000;
+    let mut count = 0;
+    loop {
+        let sample = run.sample(|_| true);
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        let names = up_to(&sample, "worker");
+        assert!(["inner", "worker"].ends_with_names(&names), "{names:?} {sample}");
+        count += 1;
+        if sample["time_ns"].as_u64().unwrap() > until {
+            break;
+        }
+    }
+    assert!(count > SAMPLES, "{count}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_process_whose_main_thread_ends_goes_on_with_its_others() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("headless.c", &["signal"]);
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    // SAFETY: no preconditions; the child has not been waited for, so the pid is its own.
+    assert_eq!(unsafe { libc::kill(program.0.id().try_into().unwrap(), libc::SIGUSR1) }, 0);
+    wait_until("the main thread has ended", || is_headless(&program));
+    assert_is_not_forgotten(&mut run);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_process_whose_main_thread_has_ended_before_is_found() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("headless.c", &[]);
+    wait_until("the main thread has ended", || is_headless(&program));
+    let mut run = start(&program, &[]);
+    wait_for_tables(&mut run);
+    assert_is_not_forgotten(&mut run);
 }

@@ -1,0 +1,123 @@
+//! Processes whose main thread has ended, while others go on.
+//!
+//! The kernel tells of the end of each thread, but not which is the last: threads that were there
+//! before the profiler were never told of. So `/proc` is asked who is left.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use rustc_hash::FxHashSet;
+
+/// How often it is looked whether they are still there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The processes.
+#[derive(Debug)]
+pub(super) struct Headless {
+    tgids: FxHashSet<u32>,
+    looked: Instant,
+}
+
+impl Headless {
+    pub(super) fn new() -> Self {
+        Self { tgids: FxHashSet::default(), looked: Instant::now() }
+    }
+
+    /// A process was found whose main thread has ended.
+    pub(super) fn add(&mut self, tgid: u32) {
+        self.tgids.insert(tgid);
+    }
+
+    /// A main thread has ended; whether that was the end of its process.
+    pub(super) fn main_thread_ended(&mut self, tgid: u32) -> bool {
+        let goes_on = other_threads(tgid).next().is_some();
+        if goes_on {
+            self.tgids.insert(tgid);
+        }
+        !goes_on
+    }
+
+    /// Those that have ended since, at most every now and then.
+    pub(super) fn ended(&mut self) -> Vec<u32> {
+        if self.tgids.is_empty() || self.looked.elapsed() < LOOK_INTERVAL {
+            return Vec::new();
+        }
+        self.looked = Instant::now();
+        let mut ended = Vec::new();
+        self.tgids.retain(|&tgid| {
+            // Another thread may have called exec, and is the main thread by that; or the process was
+            // waited for, and another has its number.
+            let is_headless = !is_alive(tgid);
+            let goes_on = is_headless && other_threads(tgid).next().is_some();
+            if is_headless && !goes_on {
+                ended.push(tgid);
+            }
+            goes_on
+        });
+        ended
+    }
+}
+
+/// The threads of a process but for the main one; one that is ending may be among them.
+pub(super) fn other_threads(tgid: u32) -> impl Iterator<Item = u32> {
+    let threads = fs::read_dir(format!("/proc/{tgid}/task")).into_iter().flatten().flatten();
+    let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+    threads.filter(move |&tid| tid != tgid)
+}
+
+/// Whether a thread is there, and has not ended.
+fn is_alive(tid: u32) -> bool {
+    let stat = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
+    // The state stands behind the name, which may have parentheses itself.
+    let name_end = stat.iter().rposition(|&byte| byte == b')');
+    let state = name_end.and_then(|end| stat.get(end + 2));
+    state.is_some_and(|state| !b"ZXx".contains(state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_without_other_threads_ends_with_its_main_thread() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(is_alive(child.id()));
+        child.kill().unwrap();
+        // Nobody has waited for it yet.
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        let mut headless = Headless::new();
+        assert!(headless.main_thread_ended(child.id()));
+        // What was taken for one has ended.
+        headless.tgids.insert(child.id());
+        let ended = loop {
+            let ended = headless.ended();
+            if !ended.is_empty() {
+                break ended;
+            }
+        };
+        assert_eq!(ended, [child.id()]);
+        assert!(headless.tgids.is_empty());
+        child.wait().unwrap();
+        assert!(headless.main_thread_ended(child.id()));
+    }
+
+    #[test]
+    fn a_process_that_has_a_main_thread_again_is_left_alone() {
+        // As after an exec by another thread, or where the number is that of another process.
+        let mut headless = Headless::new();
+        let own = std::process::id();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || stopped.recv());
+        assert!(!headless.main_thread_ended(own));
+        while !headless.tgids.is_empty() {
+            assert_eq!(headless.ended(), [] as [u32; 0]);
+        }
+        drop(stop);
+        assert!(other.join().unwrap().is_err());
+    }
+}
