@@ -37,7 +37,7 @@ static BLOCKS: Array<Block> = Array::with_max_entries(1, 0);
 /// The rules of all tables.
 #[map]
 static RULE: Array<Rule> = Array::with_max_entries(RULES, 0);
-/// Which tables are asked for and not there, by their positions.
+/// Which tables are looked for, there or not, by their positions.
 #[map]
 static WANTED: Array<[u8; TABLES as usize]> = Array::with_max_entries(1, 0);
 #[map]
@@ -286,13 +286,14 @@ fn look_up(space: &Space, pc: u64) -> Result<u32, UserEnd> {
     }
     let offset = pc.wrapping_sub(mapping.start).wrapping_add(mapping.file_offset);
     let table = Table { number };
+    // Also of one that is there, so that the agent knows which are in use.
+    if let Some(wanted) = WANTED.get_ptr_mut(0)
+        // SAFETY: it points to a map's value; the byte is only ever set here.
+        && let Some(wanted) = unsafe { &mut *wanted }.get_mut(number as usize & (TABLES as usize - 1))
+    {
+        *wanted = 1;
+    }
     if table.chunk(0).is_none_or(|head| head.first() == Some(&TAKEN_OUT)) {
-        if let Some(wanted) = WANTED.get_ptr_mut(0)
-            // SAFETY: it points to a map's value; the byte is only ever set here.
-            && let Some(wanted) = unsafe { &mut *wanted }.get_mut(number as usize & (TABLES as usize - 1))
-        {
-            *wanted = 1;
-        }
         return Err(UserEnd::NotLoaded);
     }
     Ok(table::find(&table, offset).map_or(unknown, u32::from))
