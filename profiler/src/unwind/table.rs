@@ -311,6 +311,9 @@ mod tests {
         // e_shoff; e_shentsize, e_shnum, e_shstrndx
         let without = changed(&[(40, &[0; 8]), (58, &[0; 6])]);
         let (table, same) = (of(&bytes).unwrap(), of(&without).unwrap());
+        if table.facts().place == Place::Code {
+            return stderr::say("skipped: the vDSO says nothing of its frames");
+        }
         assert_eq!(same.facts().place, Place::EhFrameHdr);
         assert_eq!(table.chunks(), same.chunks());
     }

@@ -200,12 +200,6 @@ pub(crate) fn sum(object: &Value) -> u64 {
 
 /// Whether this kernel walks user stacks by tables; if not, says so.
 pub(crate) fn has_tables() -> bool {
-    // It walks by tables, but each kind of frame has yet to be looked at: its signals have no unwind
-    // information since Linux 5.8, so that their tests would fail.
-    if cfg!(target_arch = "aarch64") {
-        stderr::say("skipped: not shown for aarch64 yet");
-        return false;
-    }
     let Some(lacks) = features::missing_for_walk() else { return true };
     stderr::say(&format!("skipped: this kernel lacks {lacks}"));
     false
