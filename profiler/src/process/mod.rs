@@ -6,7 +6,7 @@ pub mod file;
 pub mod files;
 pub mod maps;
 pub mod metadata;
-mod mounts;
+pub mod mounts;
 pub mod space;
 pub mod table;
 pub mod tracker;

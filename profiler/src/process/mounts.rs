@@ -12,8 +12,10 @@ pub(super) fn device(tgid: u32, path: &str) -> Option<String> {
     device_in(&String::from_utf8_lossy(&text), path).map(str::to_owned)
 }
 
+/// The device of a path, by the text of such a file:
 /// `36 35 98:0 /below /mnt\040point rw,noatime master:1 - ext3 /dev/root rw`
-fn device_in<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
+#[must_use]
+pub fn device_in<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
     let mounts = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         let (device, point) = (fields.next()?, unescape(fields.nth(1)?));
