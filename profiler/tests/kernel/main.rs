@@ -15,6 +15,7 @@ mod sideband;
 mod stacks;
 mod stuck;
 mod support;
+mod toolchains;
 mod unanswering;
 mod unwinding;
 mod walks;
