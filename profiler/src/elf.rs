@@ -4,7 +4,7 @@
 //! SIGBUS. What headers claim is believed within a budget. A question that has no answer within it
 //! has none.
 
-pub(crate) mod symbols;
+pub mod symbols;
 
 use std::{cell::Cell, ffi::OsString, fs::File, ops::Range, os::unix::ffi::OsStringExt as _};
 

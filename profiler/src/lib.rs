@@ -29,7 +29,7 @@ pub mod build_id;
 pub mod cli;
 pub mod config;
 pub mod doctor;
-mod elf;
+pub mod elf;
 pub mod error;
 pub mod heap;
 mod kernel;

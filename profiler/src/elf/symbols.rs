@@ -1,9 +1,6 @@
 //! The functions that symbol tables name, and a file of nothing but them.
 
-use std::{
-    fs::File,
-    io::{self, Write as _},
-};
+use std::{fs::File, io};
 
 use object::{
     NativeEndian, U16, U32, U64,
@@ -27,7 +24,7 @@ const PACKED_BUDGET: u64 = 16 << 20;
 
 /// Functions, as one symbol table names them.
 #[derive(Debug, Default)]
-pub(crate) struct Functions {
+pub struct Functions {
     symbols: Vec<Sym64<NativeEndian>>,
     names: Vec<u8>,
 }
@@ -39,7 +36,8 @@ impl Functions {
     }
 
     /// Those of a whole file in memory that are there for debuggers.
-    pub(crate) fn of_bytes(elf: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn of_bytes(elf: &[u8]) -> Option<Self> {
         Self::in_either(elf, SHT_SYMTAB)
     }
 
@@ -94,7 +92,7 @@ fn packed_in<'data, H: Header>(data: impl ReadRef<'data>) -> Option<Vec<u8>> {
 }
 
 /// Writes a file that has these functions for debuggers, and these as the exported ones.
-pub(crate) fn write(debug: &Functions, exported: &Functions, file: &mut File) -> io::Result<()> {
+pub fn write(debug: &Functions, exported: &Functions, file: &mut impl io::Write) -> io::Result<()> {
     const NAMES: &[u8] = b"\0.symtab\0.strtab\0.dynsym\0.dynstr\0.shstrtab\0";
     // Where each name begins in them.
     let sections = [

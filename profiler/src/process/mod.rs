@@ -7,7 +7,7 @@ pub mod files;
 mod headless;
 pub mod maps;
 pub mod metadata;
-mod mounts;
+pub mod mounts;
 pub mod space;
 pub mod table;
 pub mod tracker;

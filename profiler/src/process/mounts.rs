@@ -12,13 +12,17 @@ pub(super) fn device(tgid: u32, path: &str) -> Option<String> {
     device_in(&String::from_utf8_lossy(&text), path).map(str::to_owned)
 }
 
+/// The device of a path, by the text of such a file:
 /// `36 35 98:0 /below /mnt\040point rw,noatime master:1 - ext3 /dev/root rw`
-fn device_in<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
+#[must_use]
+pub fn device_in<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
     let mounts = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         let (device, point) = (fields.next()?, unescape(fields.nth(1)?));
         let rest = path.strip_prefix(point.trim_end_matches('/'))?;
-        rest.starts_with('/').then_some((point.len(), device))
+        // What is no path is on no file system, whatever a damaged line says.
+        let is_below = point.starts_with('/') && rest.starts_with('/');
+        is_below.then_some((point.len(), device))
     });
     // Of two at the same point, the later one lies above.
     mounts.max_by_key(|(bytes, _)| *bytes).map(|(_, device)| device)
@@ -61,6 +65,13 @@ mod tests {
         assert_eq!(device("/mnt/a b/c"), Some("0:27"));
         assert_eq!(device("/mnt2/c"), Some("254:0"));
         assert_eq!(device("[vdso]"), None);
+    }
+
+    #[test]
+    fn what_is_no_path_is_on_no_device() {
+        assert_eq!(device_in("22 1 0:5 / anon rw", "anon/inode"), None);
+        assert_eq!(device_in("22 1 0:5 /", "/a"), None);
+        assert_eq!(device_in("22 1 0:5 /  rw", "/a"), None);
     }
 
     #[test]

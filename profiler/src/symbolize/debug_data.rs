@@ -54,7 +54,8 @@ fn functions(packed: &[u8]) -> Option<Functions> {
 }
 
 /// What is packed, if that is so many bytes at most and done in time.
-fn unpack(mut packed: &[u8], limit: usize, deadline: Instant) -> Option<Vec<u8>> {
+#[must_use]
+pub fn unpack(mut packed: &[u8], limit: usize, deadline: Instant) -> Option<Vec<u8>> {
     let mut decoder = XzDecoder::in_heap_with_alloc_dict_size(0, DICTIONARY_BYTES);
     let (mut unpacked, mut chunk) = (Vec::new(), vec![0; CHUNK_BYTES]);
     loop {

@@ -2,7 +2,7 @@
 
 mod allowance;
 mod cache;
-mod debug_data;
+pub mod debug_data;
 mod debug_file;
 pub mod debuginfod;
 mod elf;

@@ -67,6 +67,20 @@ pub struct Counts {
     pub unsupported: [u64; Unsupported::ALL.len()],
 }
 
+impl Counts {
+    /// Both together.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        self.functions += other.functions;
+        self.malformed += other.malformed;
+        self.rows += other.rows;
+        for (sum, count) in self.unsupported.iter_mut().zip(&other.unsupported) {
+            *sum += count;
+        }
+        self
+    }
+}
+
 /// The entries of a section, for one machine.
 #[derive(Debug)]
 pub struct Frames<'a, S, A> {

@@ -1,6 +1,7 @@
 //! What the eBPF program needs to walk stacks without frame pointers: a table a file.
 //!
-//! [`source`] finds what an ELF file says of its frames (`.eh_frame`), [`cfi`] makes rows of it,
+//! [`source`] finds what an ELF file says of its frames (`.eh_frame`, `.debug_frame`, and Go's table),
+//! [`cfi`] makes rows of it,
 //! [`compact`] packs them, with [`Rules`] that all files share, and [`Table`] is the
 //! whole way.
 
@@ -10,9 +11,11 @@ mod blocks;
 mod builder;
 pub mod cfi;
 pub mod compact;
+mod described;
 mod equation;
 mod expression;
 pub mod loader;
+mod pclntab;
 mod places;
 pub mod report;
 mod room;
@@ -20,6 +23,9 @@ pub mod rules;
 pub mod source;
 mod state;
 pub mod table;
+mod trampoline;
+mod undescribed;
+mod unpack;
 mod vdso;
 
 pub use rules::Rules;

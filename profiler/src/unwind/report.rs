@@ -56,7 +56,7 @@ fn hint(why: NoTable) -> &'static str {
 }
 
 fn report(path: &Path, table: &Table, rules: &Rules, took: Duration) -> String {
-    let Facts { machine, place, bytes, counts, packed, .. } = table.facts();
+    let Facts { machine, places, counts, packed, .. } = table.facts();
     let table_bytes = size_of_val(table.chunks());
     let per_row = table_bytes as f64 / counts.rows.max(1) as f64;
     let mut text = String::new();
@@ -65,7 +65,8 @@ fn report(path: &Path, table: &Table, rules: &Rules, took: Duration) -> String {
     };
     line("file", path.display().to_string());
     line("machine", machine.to_string());
-    line("found in", format!("{place}, {bytes} bytes"));
+    let places = places.iter().map(|(place, bytes)| format!("{place}, {bytes} bytes"));
+    line("found in", places.collect::<Vec<_>>().join("; "));
     line("functions", format!("{}, and {} malformed", counts.functions, counts.malformed));
     line("rows", format!("{} in the file, {} in the table", counts.rows, packed.rows));
     line("", format!("at most {} in 4 KiB of code", packed.most_in_page));

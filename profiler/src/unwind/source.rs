@@ -1,18 +1,28 @@
 //! Where an ELF file has its call frame information, and where its code is.
 
-use std::{fmt, ops::Range};
+use std::{borrow::Cow, fmt, ops::Range};
 
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::{
     Endianness,
     elf::{
-        EM_AARCH64, EM_X86_64, FileHeader32, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD,
-        ProgramHeader64, SHF_COMPRESSED, SHT_NOBITS, SectionHeader64,
+        CompressionHeader64, ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, EM_AARCH64, EM_X86_64,
+        FileHeader32, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHT_DYNSYM,
+        SHT_NOBITS, SHT_SYMTAB, SectionHeader64, Sym64,
     },
     read::{
         ReadRef, SectionIndex,
-        elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, SectionTable},
+        elf::{
+            CompressionHeader as _, FileHeader as _, ProgramHeader as _, SectionHeader as _,
+            SectionTable, Sym as _,
+        },
     },
+};
+
+use super::{
+    described::Section,
+    pclntab::Pclntab,
+    unpack::{self, Packing},
 };
 
 /// Most bytes of call frame information that are read of a file. The largest programs have a tenth.
@@ -21,6 +31,13 @@ pub const MOST_BYTES: u64 = 256 << 20;
 const HEADER_BYTES: u64 = 64;
 /// Most executable segments. Real files have one or two, and each row is looked up among them.
 const MOST_SEGMENTS: usize = 64;
+/// Most bytes of a table of symbols, and of its names, to look for functions that matter in.
+const MOST_SYMBOL_BYTES: u64 = 2 << 20;
+/// Most of these functions. Each has a symbol for programs and one for debuggers, and other names.
+const MOST_EXITS: usize = 16;
+/// A stub on x86-64, and the part that all of a section share.
+const STUB_BYTES: u64 = 16;
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// Why a file has no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -38,10 +55,10 @@ pub enum NoTable {
     #[error("an ELF file for another machine")]
     Machine,
     /// It has no code, or none that is described.
-    #[error("no .eh_frame, nor .debug_frame")]
+    #[error("no .eh_frame, nor .debug_frame, nor Go's table")]
     NoInfo,
-    /// What describes its code is compressed.
-    #[error("its .debug_frame is compressed")]
+    /// What describes its code is compressed, and is damaged, too large, or packed in another way.
+    #[error("its .debug_frame can't be unpacked")]
     Compressed,
     /// It goes beyond a limit, such as [`MOST_BYTES`].
     #[error("too large")]
@@ -81,8 +98,8 @@ pub enum Place {
     EhFrameHdr,
     /// The section `.debug_frame`.
     DebugFrame,
-    /// Nowhere, but the code is that of the vDSO, and simple enough to be read itself.
-    Code,
+    /// The section `.gopclntab`.
+    Pclntab,
 }
 
 impl fmt::Display for Place {
@@ -91,7 +108,7 @@ impl fmt::Display for Place {
             Self::EhFrame => ".eh_frame",
             Self::EhFrameHdr => "PT_GNU_EH_FRAME",
             Self::DebugFrame => ".debug_frame",
-            Self::Code => "the code itself",
+            Self::Pclntab => ".gopclntab",
         })
     }
 }
@@ -123,12 +140,10 @@ impl Code {
         Some(((start - segment.addresses.start).checked_add(segment.offset)?, bytes))
     }
 
-    /// Where in the file the segments are.
-    pub fn places(&self) -> impl Iterator<Item = Range<u64>> {
-        self.0.iter().map(|it| {
-            let bytes = it.addresses.end - it.addresses.start;
-            it.offset..it.offset.saturating_add(bytes)
-        })
+    /// Where the segments are in the file.
+    pub(super) fn in_file(&self) -> impl Iterator<Item = Range<u64>> {
+        let bytes = |it: &Segment| it.addresses.end - it.addresses.start;
+        self.0.iter().map(move |it| it.offset..it.offset.saturating_add(bytes(it)))
     }
 
     /// The offset in the file of an address.
@@ -143,12 +158,8 @@ impl Code {
 pub struct Source<'d> {
     /// The machine.
     pub machine: Machine,
-    /// Where the bytes were found.
-    pub place: Place,
-    /// The bytes.
-    pub bytes: &'d [u8],
-    /// What the pointers in them are relative to.
-    pub bases: BaseAddresses,
+    /// What describes code: where two do, the first holds.
+    pub sections: Vec<Section<'d>>,
     /// The code.
     pub code: Code,
     /// Stubs that lead to other files, of which not every linker says anything.
@@ -163,6 +174,8 @@ pub struct Stubs {
     /// Whether each also has what finds the function when it is called first, and all of them
     /// together a part that they share, at the begin.
     pub is_lazy: bool,
+    /// Whether each begins with an instruction that says that it may be jumped to (`endbr64`).
+    pub is_marked: bool,
 }
 
 type Header = FileHeader64<Endianness>;
@@ -172,15 +185,6 @@ const ENDIAN: Endianness = Endianness::Little;
 impl<'d> Source<'d> {
     /// Looks into an ELF file.
     pub fn find<R: ReadRef<'d>>(data: R) -> Result<Self, NoTable> {
-        Self::find_or(data, None)
-    }
-
-    /// Looks into the vDSO, which is in memory as in a file; what it does not say is left to its code.
-    pub fn of_vdso(data: &'d [u8]) -> Result<Self, NoTable> {
-        Self::find_or(data, Some(Ok((Place::Code, &[], BaseAddresses::default()))))
-    }
-
-    fn find_or<R: ReadRef<'d>>(data: R, otherwise: Found<'d>) -> Result<Self, NoTable> {
         let ident = data.read_bytes_at(0, 4).map_err(|()| NoTable::NotElf)?;
         if ident != b"\x7fELF" {
             return Err(NoTable::NotElf);
@@ -209,24 +213,61 @@ impl<'d> Source<'d> {
         }
         // A file may have lost its section headers, or be loaded without.
         let sections = header.sections(ENDIAN, data).unwrap_or_default();
-        let found = eh_frame(&sections, data)
-            .or_else(|| eh_frame_of_segment(segments, data))
-            .or_else(|| debug_frame(&sections, data))
-            .or(otherwise);
-        let (place, bytes, bases) = found.unwrap_or(Err(NoTable::NoInfo))?;
-        Ok(Self { machine, place, bytes, bases, code, stubs: stubs(&sections) })
+        let go = pclntab(&sections, data).filter(|_| machine == Machine::X86_64);
+        // Go's linker says the same in both.
+        let debug_frame = if go.is_none() { debug_frame(&sections, data) } else { None };
+        let eh_frame = eh_frame(&sections, data).or_else(|| eh_frame_of_segment(segments, data));
+        let found = [eh_frame, go, debug_frame];
+        let (mut described, mut lacks) = (Vec::new(), None);
+        for section in found.into_iter().flatten() {
+            match section {
+                Ok(section) => described.push(section),
+                Err(why) => lacks = Some(why),
+            }
+        }
+        // What is left of the file says little.
+        if let Some(why) = lacks.filter(|_| described.is_empty()) {
+            return Err(why);
+        }
+        let stubs = stubs(&sections, data);
+        Ok(Self { machine, sections: described, code, stubs })
     }
 }
 
-fn stubs<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>) -> Vec<Stubs> {
+fn stubs<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Vec<Stubs> {
     let names = [&b".plt"[..], b".plt.got", b".plt.sec"];
     let stubs = names.into_iter().filter_map(|name| {
         let (_, section) = by_name(sections, name)?;
         let start = section.sh_addr(ENDIAN);
         let addresses = start..start.checked_add(section.sh_size(ENDIAN))?;
-        Some(Stubs { addresses, is_lazy: name == b".plt" })
+        let is_lazy = name == b".plt";
+        let first = section.sh_offset(ENDIAN).checked_add(if is_lazy { STUB_BYTES } else { 0 })?;
+        let is_marked = data.read_bytes_at(first, 4) == Ok(&ENDBR64);
+        Some(Stubs { addresses, is_lazy, is_marked })
     });
     stubs.collect()
+}
+
+/// Where the functions that end a program or a thread are in the file, if it has them.
+pub(super) fn exits<'d, R: ReadRef<'d>>(data: R, code: &Code) -> Vec<u64> {
+    let Ok(header) = Header::parse(data) else { return Vec::new() };
+    let sections = header.sections(ENDIAN, data).unwrap_or_default();
+    let of_kind = |kind| {
+        let table = sections.iter().find(|it| it.sh_type(ENDIAN) == kind)?;
+        let names = sections.section(table.link(ENDIAN)).ok()?;
+        if table.sh_size(ENDIAN).max(names.sh_size(ENDIAN)) > MOST_SYMBOL_BYTES {
+            return None;
+        }
+        let names = names.data(ENDIAN, data).ok()?;
+        let symbols: &[Sym64<Endianness>] = table.data_as_array(ENDIAN, data).ok()?;
+        Some(symbols.iter().filter_map(move |symbol| {
+            let name = names.get(usize::try_from(symbol.st_name(ENDIAN)).ok()?..)?;
+            let is_exit = name.starts_with(b"exit\0") || name.starts_with(b"pthread_exit\0");
+            (is_exit && !symbol.is_undefined(ENDIAN)).then(|| symbol.st_value(ENDIAN))
+        }))
+    };
+    let addresses = [SHT_DYNSYM, SHT_SYMTAB].into_iter().filter_map(of_kind).flatten();
+    addresses.filter_map(|address| code.offset(address)).take(MOST_EXITS).collect()
 }
 
 fn segment(header: &ProgramHeader64<Endianness>) -> Option<Segment> {
@@ -238,7 +279,7 @@ fn segment(header: &ProgramHeader64<Endianness>) -> Option<Segment> {
 }
 
 type Sections<'d, R> = SectionTable<'d, Header, R>;
-type Found<'d> = Option<Result<(Place, &'d [u8], BaseAddresses), NoTable>>;
+type Found<'d> = Option<Result<Section<'d>, NoTable>>;
 
 fn eh_frame<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Found<'d> {
     let (_, section) = by_name(sections, b".eh_frame")?;
@@ -253,16 +294,54 @@ fn eh_frame<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Found<'d
     if let Some(header) = address(b".eh_frame_hdr") {
         bases = bases.set_eh_frame_hdr(header);
     }
-    Some(bytes(section, data).map(|bytes| (Place::EhFrame, bytes, bases)))
+    Some(bytes(section, data).map(|bytes| Section { place: Place::EhFrame, bytes, bases }))
 }
 
 fn debug_frame<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Found<'d> {
-    let (_, section) = by_name(sections, b".debug_frame")?;
-    if section.sh_flags(ENDIAN) & u64::from(SHF_COMPRESSED) != 0 {
-        return Some(Err(NoTable::Compressed));
+    let bytes = match by_name(sections, b".debug_frame") {
+        Some((_, section)) => match section.compression(ENDIAN, data) {
+            Ok(None) => bytes(section, data),
+            Ok(Some((header, offset, bytes))) => unpacked(header, offset, bytes, data),
+            Err(_) => Err(NoTable::Unreadable),
+        },
+        None => {
+            let (_, section) = by_name(sections, b".zdebug_frame")?;
+            let packed = if section.sh_size(ENDIAN) <= unpack::MOST_BYTES {
+                section.data(ENDIAN, data).ok()
+            } else {
+                None
+            };
+            packed.and_then(unpack::unpack_old).map(Cow::Owned).ok_or(NoTable::Compressed)
+        }
+    };
+    let bases = BaseAddresses::default();
+    Some(bytes.map(|bytes| Section { place: Place::DebugFrame, bytes, bases }))
+}
+
+fn unpacked<'d, R: ReadRef<'d>>(
+    header: &CompressionHeader64<Endianness>,
+    offset: u64,
+    bytes: u64,
+    data: R,
+) -> Result<Cow<'d, [u8]>, NoTable> {
+    let packing = match header.ch_type(ENDIAN) {
+        ELFCOMPRESS_ZLIB => Packing::Zlib,
+        ELFCOMPRESS_ZSTD => Packing::Zstd,
+        _ => return Err(NoTable::Compressed),
+    };
+    if bytes > unpack::MOST_BYTES {
+        return Err(NoTable::TooLarge);
     }
-    let bytes = bytes(section, data);
-    Some(bytes.map(|bytes| (Place::DebugFrame, bytes, BaseAddresses::default())))
+    let packed = data.read_bytes_at(offset, bytes).map_err(|()| NoTable::Unreadable)?;
+    let unpacked = unpack::unpack(packing, packed, header.ch_size(ENDIAN));
+    unpacked.map(Cow::Owned).ok_or(NoTable::Compressed)
+}
+
+/// Go's, if it is one that we can read.
+fn pclntab<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Found<'d> {
+    let (_, section) = by_name(sections, b".gopclntab")?;
+    let bytes = bytes(section, data).ok().filter(|it| Pclntab::new(it).is_some())?;
+    Some(Ok(Section { place: Place::Pclntab, bytes, bases: BaseAddresses::default() }))
 }
 
 /// A section that has bytes in the file: what was split off from it has its debug file only, and the
@@ -278,11 +357,11 @@ fn by_name<'d, R: ReadRef<'d>>(
 fn bytes<'d, R: ReadRef<'d>>(
     section: &SectionHeader64<Endianness>,
     data: R,
-) -> Result<&'d [u8], NoTable> {
+) -> Result<Cow<'d, [u8]>, NoTable> {
     if section.sh_size(ENDIAN) > MOST_BYTES {
         return Err(NoTable::TooLarge);
     }
-    section.data(ENDIAN, data).map_err(|_| NoTable::Unreadable)
+    section.data(ENDIAN, data).map(Cow::Borrowed).map_err(|_| NoTable::Unreadable)
 }
 
 /// What a loaded file's own unwinder uses.
@@ -303,5 +382,6 @@ fn eh_frame_of_segment<'d, R: ReadRef<'d>>(
     let size = (segment.addresses.end - eh_frame).min(MOST_BYTES);
     let offset = segment.offset.checked_add(eh_frame - segment.addresses.start)?;
     let bytes = data.read_bytes_at(offset, size).map_err(|()| NoTable::Unreadable);
-    Some(bytes.map(|bytes| (Place::EhFrameHdr, bytes, bases.set_eh_frame(eh_frame))))
+    let (place, bases) = (Place::EhFrameHdr, bases.set_eh_frame(eh_frame));
+    Some(bytes.map(|bytes| Section { place, bytes: Cow::Borrowed(bytes), bases }))
 }

@@ -2,22 +2,23 @@
 
 use std::{fs::File, ops::Range};
 
-use gimli::{DebugFrame, EhFrame, LittleEndian, UnwindSection, Vendor};
+use gimli::Vendor;
 use object::read::ReadRef;
 use profiler_common::unwind::{
     aarch64::Aarch64,
-    rule::{Cfa, Rule, Saved},
+    rule::{Cfa, Rule},
     step::Arch,
     table::{Chunk, Chunks, find},
     x86_64::X86_64,
 };
 
 use super::{
-    cfi::{Bytes, Counts, Frames, Function},
+    cfi::{Counts, Function},
     compact::{Packed, Packer, TooLarge},
+    described::Describes,
     rules::Rules,
-    source::{Code, MOST_BYTES, Machine, NoTable, Place, Source, Stubs},
-    vdso,
+    source::{Code, MOST_BYTES, Machine, NoTable, Place, Source},
+    undescribed, vdso,
 };
 use crate::elf;
 
@@ -25,8 +26,9 @@ use crate::elf;
 pub const MOST_ROWS: u64 = 1 << 24;
 /// Most functions of a file, which are sorted in memory: 16 bytes each.
 pub const MOST_FUNCTIONS: usize = 1 << 22;
-/// What may be read of a file besides the call frame information.
-const HEADER_BYTES: u64 = 4 << 20;
+/// What may be read of a file besides the call frame information: headers, symbols, and code that is
+/// not described.
+const HEADER_BYTES: u64 = 48 << 20;
 
 /// Rules, and at which offsets in a file they hold.
 pub(super) type Rows = Vec<(Range<u64>, Rule)>;
@@ -43,10 +45,8 @@ pub struct Table {
 pub struct Facts {
     /// The machine that the file is for.
     pub machine: Machine,
-    /// Where the information was found.
-    pub place: Place,
-    /// The bytes of it.
-    pub bytes: usize,
+    /// Where the information was found, and the bytes of it.
+    pub places: Vec<(Place, usize)>,
     /// The file's code.
     pub code: Code,
     /// What was read.
@@ -83,7 +83,7 @@ impl Table {
         machine: Machine,
         rules: &mut Rules,
     ) -> Result<Self, NoTable> {
-        let source = Source::of_vdso(bytes)?;
+        let source = Source::find(bytes)?;
         if machine != source.machine {
             return Err(NoTable::Machine);
         }
@@ -91,7 +91,7 @@ impl Table {
             Machine::X86_64 => Vec::new(),
             Machine::Aarch64 => vdso::rows(bytes, &source),
         };
-        Self::of_source(source, of_code, rules)
+        Self::of_source(&source, bytes, of_code, rules)
     }
 
     fn of_data<'d, R: ReadRef<'d>>(
@@ -103,39 +103,46 @@ impl Table {
         if machine.is_some_and(|it| it != source.machine) {
             return Err(NoTable::Machine);
         }
-        Self::of_source(source, Vec::new(), rules)
+        Self::of_source(&source, data, Vec::new(), rules)
     }
 
     /// `of_code` are rows beside those of the information, by offsets in the file.
-    fn of_source(source: Source<'_>, of_code: Rows, rules: &mut Rules) -> Result<Self, NoTable> {
+    fn of_source<'d>(
+        source: &Source<'d>,
+        data: impl ReadRef<'d>,
+        of_code: Rows,
+        rules: &mut Rules,
+    ) -> Result<Self, NoTable> {
         match source.machine {
-            Machine::X86_64 => Self::of::<X86_64>(source, of_code, Vendor::Default, rules),
-            Machine::Aarch64 => Self::of::<Aarch64>(source, of_code, Vendor::AArch64, rules),
+            Machine::X86_64 => Self::of::<X86_64>(source, data, of_code, Vendor::Default, rules),
+            Machine::Aarch64 => Self::of::<Aarch64>(source, data, of_code, Vendor::AArch64, rules),
         }
     }
 
-    fn of<A: Arch>(
-        source: Source<'_>,
+    fn of<'d, A: Arch + 'static>(
+        source: &Source<'d>,
+        data: impl ReadRef<'d>,
         of_code: Rows,
         vendor: Vendor,
         rules: &mut Rules,
     ) -> Result<Self, NoTable> {
-        let Source { machine, place, bytes, bases, code, stubs } = source;
-        let ends_at_zero = place == Place::EhFrameHdr;
-        let (words, counts, packed) = if place == Place::DebugFrame {
-            let mut section = DebugFrame::new(bytes, LittleEndian);
-            section.set_address_size(8);
-            section.set_vendor(vendor);
-            let frames = Frames::<_, A>::new(section, bytes, bases, ends_at_zero);
-            build(frames, &code, &stubs, of_code, rules)?
-        } else {
-            let mut section = EhFrame::new(bytes, LittleEndian);
-            section.set_address_size(8);
-            section.set_vendor(vendor);
-            let frames = Frames::<_, A>::new(section, bytes, bases, ends_at_zero);
-            build(frames, &code, &stubs, of_code, rules)?
+        let Source { machine, sections, code, stubs } = source;
+        let mut places = Vec::new();
+        let mut described = Vec::new();
+        for section in sections {
+            if let Some(it) = section.read::<A>(vendor) {
+                places.push((section.place, section.bytes.len()));
+                described.push(it);
+            }
+        }
+        let others = |functions: &[Placed]| {
+            let mut others = of_code;
+            others.extend(undescribed::rules::<A>(data, code, stubs, functions));
+            others.sort_unstable_by_key(|(offsets, _)| offsets.start);
+            others
         };
-        let facts = Facts { machine, place, bytes: bytes.len(), code, counts, packed };
+        let (words, counts, packed) = build(&mut described, code, others, rules)?;
+        let facts = Facts { machine: *machine, places, code: code.clone(), counts, packed };
         Ok(Self { words, facts })
     }
 
@@ -166,41 +173,70 @@ impl Chunks for Table {
 
 /// An entry, where it lies in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Placed {
-    offset: u64,
-    at: u32,
+pub(super) struct Placed {
+    pub(super) offset: u64,
+    /// Of which section, and where in that.
+    entry: u32,
+    pub(super) bytes: u32,
 }
 
-fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
-    mut frames: Frames<'a, S, A>,
-    code: &Code,
-    stubs: &[Stubs],
-    of_code: Rows,
-    rules: &mut Rules,
-) -> Result<(Vec<u32>, Counts, Packed), NoTable> {
-    let (mut functions, mut range) = placed(&mut frames, code)?;
-    // Linkers leave them in order, but for few.
-    functions.sort_unstable();
-    let mut more = of_code;
-    more.extend(stubs.iter().flat_map(|stubs| undescribed::<A>(stubs, code, &functions)));
-    more.sort_unstable_by_key(|(offsets, _)| offsets.start);
-    if let (Some((first, _)), Some((last, _))) = (more.first(), more.last()) {
-        range = range.start.min(first.start)..range.end.max(last.end);
-    }
-    if range.is_empty() {
-        return Err(NoTable::NoInfo);
+/// Bits of [`Placed::entry`] for the place in a section, of at most [`MOST_BYTES`].
+const ENTRY_BITS: u32 = 28;
+const _: () = assert!(MOST_BYTES == 1 << ENTRY_BITS, "each entry has a number");
+
+/// What describes code, by its number.
+type Described<'s> = [Box<dyn Describes + 's>];
+
+impl Placed {
+    fn section<'d, 's>(
+        &self,
+        of: &'d mut Described<'s>,
+    ) -> Option<&'d mut Box<dyn Describes + 's>> {
+        of.get_mut((self.entry >> ENTRY_BITS) as usize)
     }
 
-    let mut packer = Packer::new(range, rules)?;
-    let mut more = more.into_iter().peekable();
+    fn at(&self) -> u32 {
+        self.entry & ((1 << ENTRY_BITS) - 1)
+    }
+
+    /// One of a function at these offsets.
+    #[cfg(test)]
+    pub(super) fn of(offsets: Range<u64>) -> Self {
+        let bytes = u32::try_from(offsets.end - offsets.start).unwrap_or(u32::MAX);
+        Self { offset: offsets.start, entry: 0, bytes }
+    }
+}
+
+fn build(
+    described: &mut Described<'_>,
+    code: &Code,
+    others: impl FnOnce(&[Placed]) -> Vec<(Range<u64>, Rule)>,
+    rules: &mut Rules,
+) -> Result<(Vec<u32>, Counts, Packed), NoTable> {
+    let mut functions = placed(described, code)?;
+    // Linkers leave them in order, but for few. Of two for the same code, the first section's holds.
+    functions.sort_unstable();
+    functions.dedup_by_key(|it| it.offset);
+    let others = others(&functions);
+    let starts = functions.first().map(|it| it.offset).into_iter();
+    let start = starts.chain(others.first().map(|(offsets, _)| offsets.start)).min();
+    let ends = functions.iter().map(|it| it.offset.saturating_add(it.bytes.into()));
+    let end = ends.chain(others.iter().map(|(offsets, _)| offsets.end)).max();
+    let (Some(start), Some(end)) = (start, end) else { return Err(NoTable::NoInfo) };
+
+    let mut packer = Packer::new(start..end, rules)?;
+    let mut others = others.into_iter().peekable();
     let mut functions = functions.into_iter().peekable();
-    while let Some(Placed { at, offset }) = functions.next() {
-        while let Some((offsets, rule)) = more.next_if(|(it, _)| it.start < offset) {
+    let mut rows = 0;
+    while let Some(function) = functions.next() {
+        while let Some((offsets, rule)) = others.next_if(|(it, _)| it.start < function.offset) {
             packer.push(offsets.start, offsets.end, &rule)?;
         }
         let next = functions.peek().map(|next| next.offset);
         let mut pushed = Ok(());
-        frames.rows(at, |row| {
+        let Some(section) = function.section(described) else { continue };
+        section.rows(function.at(), &mut |row| {
+            rows += 1;
             let Some((start, bytes)) = code.offsets(&(row.start..row.end)) else { return };
             let mut end = start + bytes;
             // What ends a signal ends in a system call, and while the kernel is at it the program
@@ -213,67 +249,34 @@ fn build<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
             }
         });
         pushed?;
-        if frames.counts().rows > MOST_ROWS {
+        if rows > MOST_ROWS {
             return Err(NoTable::TooLarge);
         }
     }
-    for (offsets, rule) in more {
+    for (offsets, rule) in others {
         packer.push(offsets.start, offsets.end, &rule)?;
     }
     let (words, packed) = packer.finish()?;
-    Ok((words, frames.counts(), packed))
+    let counts = described.iter().fold(Counts::default(), |sum, it| sum.with(&it.counts()));
+    Ok((words, counts, packed))
 }
 
-/// The rules of stubs of which the file says nothing, by offsets in it.
-fn undescribed<A: Arch>(stubs: &Stubs, code: &Code, functions: &[Placed]) -> Rows {
-    let Some((start, bytes @ 1..)) = code.offsets(&stubs.addresses) else { return Vec::new() };
-    let end = start + bytes;
-    let next = functions.partition_point(|function| function.offset < start);
-    if functions.get(next).is_some_and(|function| function.offset < end) {
-        return Vec::new();
-    }
-    // A stub leaves the stack as the call has left it, but for what finds the function: on x86-64
-    // from byte 11 on it has pushed a word.
-    let by_sp = |cfa_offset| Rule {
-        cfa_offset,
-        ra: if A::CALL_PUSHES || cfa_offset > 0 { Saved::AT_CFA } else { Saved::SAME },
-        ra_words: if A::CALL_PUSHES || cfa_offset > 0 { -1 } else { 0 },
-        ..Rule::of(Cfa::SP)
-    };
-    let entry = Rule { register: 11, cfa: Cfa::PLT, ..by_sp(0) };
-    let rows = match (stubs.is_lazy, A::CALL_PUSHES) {
-        (false, true) => vec![(0, by_sp(8))],
-        (false, false) => vec![(0, by_sp(0))],
-        // The shared part is entered with one word pushed, and pushes another.
-        (true, true) => vec![(0, by_sp(16)), (6, by_sp(24)), (16, entry)],
-        // The shared part pushes two words with its first instruction, and is as long as two stubs.
-        (true, false) => vec![(0, by_sp(0)), (4, by_sp(16)), (32, by_sp(0))],
-    };
-    let ends = rows.iter().skip(1).map(|(from, _)| start + from).chain([end]);
-    let rows = rows.iter().zip(ends);
-    let rows = rows.map(|(&(from, rule), until)| (start + from..until.min(end), rule));
-    rows.filter(|(offsets, _)| !offsets.is_empty()).collect()
-}
-
-/// The entries that describe code of the file, and from where to where that goes; an empty range if
-/// there are none.
-fn placed<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
-    frames: &mut Frames<'a, S, A>,
-    code: &Code,
-) -> Result<(Vec<Placed>, Range<u64>), NoTable> {
+/// The entries that describe code of the file.
+fn placed(described: &mut Described<'_>, code: &Code) -> Result<Vec<Placed>, NoTable> {
     let mut functions = Vec::new();
-    let (mut first, mut last) = (u64::MAX, 0);
     let mut fits = true;
-    frames.functions(|Function { start, end, at }| {
-        let Some((offset, bytes @ 1..)) = code.offsets(&(start..end)) else { return };
-        fits &= functions.len() < MOST_FUNCTIONS;
-        if fits {
-            functions.push(Placed { offset, at });
-            // It can't overflow: the segment's end in the file is known to be a number.
-            (first, last) = (first.min(offset), last.max(offset + bytes));
-        }
-    });
-    if fits { Ok((functions, first..last)) } else { Err(NoTable::TooLarge) }
+    for (number, section) in (0..).zip(described) {
+        section.functions(&mut |Function { start, end, at }| {
+            let Some((offset, bytes @ 1..)) = code.offsets(&(start..end)) else { return };
+            fits &= functions.len() < MOST_FUNCTIONS;
+            if fits {
+                // Beyond, a table would be too large.
+                let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                functions.push(Placed { offset, entry: (number << ENTRY_BITS) | at, bytes });
+            }
+        });
+    }
+    if fits { Ok(functions) } else { Err(NoTable::TooLarge) }
 }
 
 impl From<TooLarge> for NoTable {
@@ -285,12 +288,14 @@ impl From<TooLarge> for NoTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        stderr,
-        unwind::{agreement::vdso, equation::Equation},
-    };
+    use crate::{stderr, unwind::agreement::vdso};
     use object::{Object as _, ObjectSection as _};
     use proptest::prelude::*;
+    use std::{
+        fs,
+        path::Path,
+        process::{Command, Stdio},
+    };
 
     fn of(bytes: &[u8]) -> Result<Table, NoTable> {
         Table::of_vdso(bytes, &mut Rules::new())
@@ -311,51 +316,11 @@ mod tests {
         // e_shoff; e_shentsize, e_shnum, e_shstrndx
         let without = changed(&[(40, &[0; 8]), (58, &[0; 6])]);
         let (table, same) = (of(&bytes).unwrap(), of(&without).unwrap());
-        if table.facts().place == Place::Code {
+        if table.facts().places.is_empty() {
             return stderr::say("skipped: the vDSO says nothing of its frames");
         }
-        assert_eq!(same.facts().place, Place::EhFrameHdr);
+        assert_eq!(same.facts().places[0].0, Place::EhFrameHdr);
         assert_eq!(table.chunks(), same.chunks());
-    }
-
-    #[test]
-    fn stubs_of_which_the_linker_says_nothing_have_rules() {
-        let code = Code::of(0x1000..0x2000, 0x400);
-        let stubs = |is_lazy| Stubs { addresses: 0x1100..0x1150, is_lazy };
-        let rows = |rows: Rows, machine| {
-            let line = |(offsets, rule): &(Range<u64>, Rule)| {
-                format!("{:x} {}", offsets.start, Equation(rule, machine))
-            };
-            assert!(rows.windows(2).all(|pair| pair[0].0.end == pair[1].0.start), "{rows:x?}");
-            assert_eq!(rows.last().unwrap().0.end, 0x550);
-            rows.iter().map(line).collect::<Vec<_>>()
-        };
-        let x86 = |lazy| rows(undescribed::<X86_64>(&stubs(lazy), &code, &[]), Machine::X86_64);
-        assert_eq!(x86(false), ["500 CFA = sp + 8, fp unchanged, return address at CFA - 8"]);
-        assert_eq!(
-            x86(true),
-            [
-                "500 CFA = sp + 16, fp unchanged, return address at CFA - 8",
-                "506 CFA = sp + 24, fp unchanged, return address at CFA - 8",
-                "510 CFA = sp + 8, + 16 from byte 11 of 16 on, fp unchanged, return address at CFA - 8"
-            ]
-        );
-        let arm = |lazy| rows(undescribed::<Aarch64>(&stubs(lazy), &code, &[]), Machine::Aarch64);
-        let leaf = "CFA = sp, fp unchanged, return address in the link register";
-        assert_eq!(arm(false), [format!("500 {leaf}")]);
-        assert_eq!(
-            arm(true),
-            [
-                format!("500 {leaf}"),
-                "504 CFA = sp + 16, fp unchanged, return address at CFA - 8".to_owned(),
-                format!("520 {leaf}")
-            ]
-        );
-        // Where the linker says something, that holds.
-        let described = [Placed { offset: 0x500, at: 0 }];
-        assert_eq!(undescribed::<X86_64>(&stubs(true), &code, &described), []);
-        let elsewhere = [Placed { offset: 0x4ff, at: 0 }, Placed { offset: 0x550, at: 8 }];
-        assert_eq!(undescribed::<X86_64>(&stubs(true), &code, &elsewhere).len(), 3);
     }
 
     #[test]
@@ -372,6 +337,44 @@ mod tests {
         for offset in start..start + bytes {
             let rule = rules.get(table.find(offset).unwrap()).unwrap();
             assert!([Cfa::SP, Cfa::PLT].contains(&rule.cfa), "{offset:#x}: {rule:?}");
+        }
+    }
+
+    /// A program of which only debuggers are told, with that compressed in a way.
+    fn for_debuggers(dir: &Path, compression: &str) -> Option<File> {
+        let (plain, program) = (dir.join("plain"), dir.join(compression));
+        if !plain.exists() {
+            let source = dir.join("source.c");
+            fs::write(&source, "int f(int x) { return x * 3; } int main(void) { return f(1); }")
+                .unwrap();
+            let mut gcc = Command::new("gcc");
+            gcc.args(["-g", "-O0", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables"]);
+            gcc.arg("-gz=none").arg("-o").arg(&plain).arg(source);
+            assert!(gcc.status().unwrap().success());
+        }
+        let mut objcopy = Command::new("objcopy");
+        objcopy.arg(format!("--compress-debug-sections={compression}")).arg(&plain).arg(&program);
+        let is_known = objcopy.stderr(Stdio::null()).status().unwrap().success();
+        is_known.then(|| File::open(program).unwrap())
+    }
+
+    #[test]
+    fn what_debuggers_are_told_may_be_compressed() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |compression| {
+            let file = for_debuggers(dir.path(), compression);
+            if file.is_none() {
+                stderr::say(&format!("skipped: objcopy does not know {compression}"));
+            }
+            Table::of_file(&file?, &mut Rules::new()).ok()
+        };
+        let plain = of("none").unwrap();
+        let places: Vec<_> = plain.facts().places.iter().map(|it| it.0).collect();
+        assert_eq!(places, [Place::EhFrame, Place::DebugFrame]);
+        for table in ["zlib", "zlib-gnu", "zstd"].into_iter().filter_map(of) {
+            assert_eq!(table.facts().places, plain.facts().places);
+            // Where its code is in the file is the same, too.
+            assert_eq!(table.chunks(), plain.chunks());
         }
     }
 

@@ -9,10 +9,7 @@
 use object::{Endianness, Object as _, ObjectSymbol as _, SymbolKind, read::elf::ElfFile64};
 use profiler_common::unwind::rule::{Cfa, Rule};
 
-use super::{
-    source::{Place, Source},
-    table::Rows,
-};
+use super::{source::Source, table::Rows};
 
 /// `mov x8, #__NR_rt_sigreturn` and `svc #0`:
 /// <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/kernel/vdso/sigreturn.S>.
@@ -23,7 +20,7 @@ const LR: u32 = 30;
 /// The rules that the code says, by offsets in the vDSO.
 pub(super) fn rows(bytes: &[u8], source: &Source<'_>) -> Rows {
     let mut rows = Vec::new();
-    for place in source.code.places() {
+    for place in source.code.in_file() {
         let Some(code) = part(bytes, place.start, place.end) else { continue };
         for (at, pair) in (place.start..).step_by(4).zip(words(code).windows(2)) {
             if pair == ENDS_SIGNAL {
@@ -33,7 +30,7 @@ pub(super) fn rows(bytes: &[u8], source: &Source<'_>) -> Rows {
             }
         }
     }
-    if source.place == Place::Code {
+    if source.sections.is_empty() {
         rows.extend(leaves(bytes, source));
     }
     rows

@@ -108,10 +108,21 @@ fn a_function_whose_first_instruction_faults_is_not_its_neighbour() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_stub_that_leads_to_a_library_is_one_frame() {
+    assert_stub_is_one_frame("plt.c");
+}
+
+/// Calls go through `.plt.sec` there, and `.plt` has the rest of each stub.
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_stub_that_begins_with_a_mark_is_one_frame() {
+    assert_stub_is_one_frame("plt_marked.c");
+}
+
+fn assert_stub_is_one_frame(fixture: &str) {
     if !has_tables() {
         return;
     }
-    let program = Program::ready("plt.c", &[]);
+    let program = Program::ready(fixture, &[]);
     let mut run = start(&program, &[]);
     wait_for_tables(&mut run);
     let mut in_stub = 0;
@@ -126,7 +137,8 @@ fn a_stub_that_leads_to_a_library_is_one_frame() {
             // The stub has no symbol, and that of the library differs.
             [_, ref calls, _] => {
                 assert_eq!(calls, "calls", "{sample}");
-                in_stub += usize::from(module.ends_with("/plt-c"));
+                in_stub +=
+                    usize::from(module.ends_with(&format!("/{}", fixture.replace('.', "-"))));
             }
             _ => panic!("{names:?} {sample}"),
         }

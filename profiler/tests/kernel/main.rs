@@ -16,6 +16,7 @@ mod stacks;
 mod stuck;
 mod support;
 mod tables;
+mod toolchains;
 mod unanswering;
 mod unwinding;
 mod walks;

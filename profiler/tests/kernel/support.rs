@@ -89,6 +89,18 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     program
 }
 
+/// Whether a fixture was built that needs a compiler which need not be there; if not, says so.
+pub(crate) fn has_fixture(name: &str, compiler: &str) -> bool {
+    let dir = env::var_os("PROFILER_TEST_FIXTURES").expect("`cargo xtask test` sets it");
+    if Path::new(&dir).join(name.replace('.', "-")).exists() {
+        return true;
+    }
+    let is_there = Command::new(compiler).stdin(Stdio::null()).output().is_ok();
+    assert!(!is_there, "`cargo xtask test` builds {name}");
+    stderr::say(&format!("skipped: {compiler} is not installed"));
+    false
+}
+
 /// A profiler that is running.
 pub(crate) struct Run {
     pub(crate) child: Child,

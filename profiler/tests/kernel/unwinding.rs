@@ -15,8 +15,9 @@ pub(crate) const SAMPLES: usize = 400;
 /// How often each function has to be the innermost one.
 const TIMES: usize = 5;
 /// Where programs and threads begin.
-const ENTRIES: [&str; 4] = ["_start", "__clone3", "clone3", "thread_start"];
-const CHAIN: [&str; 4] = ["inner", "middle", "outer", "main"];
+const ENTRIES: [&str; 6] =
+    ["_start", "__clone3", "clone3", "thread_start", "libc_start_main_stage2", "start"];
+pub(crate) const CHAIN: [&str; 4] = ["inner", "middle", "outer", "main"];
 
 pub(crate) fn start(program: &Program, arguments: &[&str]) -> Run {
     Run::start(&[&["-f", "json", "-F", "997", "-p", &program.pid()], arguments].concat())
@@ -129,10 +130,10 @@ fn a_stripped_program_has_the_same_frames() {
 }
 
 /// The functions of a program, by where they lie in the file.
-struct Functions(Vec<(u64, u64, String)>);
+pub(crate) struct Functions(Vec<(u64, u64, String)>);
 
 impl Functions {
-    fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         let bytes = std::fs::read(fixture(name)).unwrap();
         let file = object::File::parse(&*bytes).unwrap();
         let functions = file.symbols().filter(|it| it.is_definition() && it.size() > 0);
@@ -150,7 +151,7 @@ impl Functions {
     }
 
     /// That of an instruction: of a caller, the one before what it returns to.
-    fn at(&self, offset: u64) -> String {
+    pub(crate) fn at(&self, offset: u64) -> String {
         let found = self.0.iter().find(|(start, end, _)| (*start..*end).contains(&offset));
         found.map_or_else(|| "?".to_owned(), |(.., name)| name.clone())
     }
