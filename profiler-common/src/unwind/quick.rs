@@ -38,7 +38,7 @@ impl Quick {
         // Where a call pushes, the frame has at least what it pushed.
         let least = i32::from(A::CALL_PUSHES);
         let fits = rule.cfa == Cfa::SP
-            && cfa & 7 == 0
+            && cfa % 8 == 0
             && (least..=MASK.cast_signed()).contains(&(cfa / 8))
             && is_saved(rule.fp, fp, 0)
             && is_saved(rule.ra, ra, least);
@@ -91,7 +91,7 @@ impl Quick {
     fn rule(self) -> Rule {
         let saved = |words| if words == 0 { Saved::SAME } else { Saved::AT_CFA };
         // None has more than ten bits.
-        let below = |words: u32| -(words as i16);
+        let below = |words: u32| -(i16::try_from(words).unwrap_or(0));
         let (cfa, fp, ra) = (self.words(CFA), self.words(FP), self.words(RA));
         Rule {
             fp: saved(fp),

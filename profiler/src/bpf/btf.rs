@@ -102,7 +102,8 @@ mod tests {
             &[at("state"), 1, 3 << 24 | 5, at("stack"), 2, 128],
         ];
         let types: Vec<u8> = types.concat().iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let (type_bytes, name_bytes) = (types.len() as u32, names.len() as u32);
+        let bytes = |part: &[u8]| u32::try_from(part.len()).unwrap();
+        let (type_bytes, name_bytes) = (bytes(&types), bytes(names));
         let header = [24, 0, type_bytes, type_bytes, name_bytes];
         let mut btf = [&MAGIC.to_ne_bytes()[..], &[1, 0]].concat();
         btf.extend(header.iter().flat_map(|word: &u32| word.to_ne_bytes()));

@@ -21,10 +21,7 @@ use profiler_common::unwind::{
     x86_64::X86_64,
 };
 
-use super::{
-    Rules, Table,
-    source::{Machine, Place},
-};
+use super::{Rules, Table, source::Machine};
 use crate::stderr;
 
 /// About how many functions are compared in a file.
