@@ -13,7 +13,10 @@ use profiler::{
     ring::SampleRing,
 };
 
-use crate::{HZ, Result, RunStats, SETTLE, agent::run_stats};
+use crate::{
+    HZ, Result, SETTLE,
+    bpf::{Loaded, RunStats},
+};
 
 /// Where a record has the size of its user stack, in bytes.
 const USER_BYTES_AT: usize = 28;
@@ -30,7 +33,7 @@ pub(crate) fn measure(
     let program: &mut PerfEvent =
         ebpf.program_mut("sample").ok_or("no program `sample`")?.try_into()?;
     program.load()?;
-    let id = program.info()?.id();
+    let loaded = Loaded::by(std::process::id())?;
     let choice = EventChoice::Named(EventSpec::CPU_CLOCK);
     let mut set = EventSet::open(choice, Rate::Frequency(HZ), cpus, true)?;
     set.attach(program.fd()?.as_fd())?;
@@ -40,9 +43,9 @@ pub(crate) fn measure(
         let mut ring = SampleRing::register(ring)?;
         set.enable()?;
         read(&mut ring, SETTLE).await?;
-        let before = run_stats(id)?;
+        let before = loaded.run_stats()?;
         let depth = read(&mut ring, time).await?;
-        let after = run_stats(id)?;
+        let after = loaded.run_stats()?;
         set.disable()?;
         Ok((after.since(before), depth))
     })
