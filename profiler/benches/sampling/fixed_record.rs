@@ -21,8 +21,8 @@ use crate::{
 /// Where a record has the size of its user stack, in bytes.
 const USER_BYTES_AT: usize = 28;
 
-/// Runs the program for this long, and returns what it has taken and how deep the last user stack
-/// was.
+/// Runs the program for this long, and returns what it has taken and how deep its user stacks
+/// were.
 pub(crate) fn measure(
     object: &Path,
     cpus: &CpuList,
@@ -51,11 +51,11 @@ pub(crate) fn measure(
     })
 }
 
-/// Sleeps until it is woken and reads all there is, over and over. Returns the depth of the last
-/// user stack.
+/// Sleeps until it is woken and reads all there is, over and over. Returns the median depth of the
+/// user stacks.
 async fn read(ring: &mut SampleRing, time: Duration) -> Result<Option<usize>> {
     let end = Instant::now() + time;
-    let mut depth = None;
+    let mut depths = Vec::new();
     let mut record = Vec::new();
     while let Ok(woken) = tokio::time::timeout_at(end.into(), ring.woken()).await {
         woken?;
@@ -66,8 +66,11 @@ async fn read(ring: &mut SampleRing, time: Duration) -> Result<Option<usize>> {
                 break;
             }
             let user_bytes = record.get(USER_BYTES_AT..).and_then(<[u8]>::first_chunk);
-            depth = user_bytes.and_then(|&bytes| usize::try_from(i32::from_ne_bytes(bytes)).ok());
+            let user_bytes =
+                user_bytes.and_then(|it| usize::try_from(i32::from_ne_bytes(*it)).ok());
+            depths.extend(user_bytes.map(|bytes| bytes / 8));
         }
     }
-    Ok(depth.map(|bytes| bytes / 8))
+    depths.sort_unstable();
+    Ok(depths.get(depths.len() / 2).copied())
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
-use crate::{HZ, Result};
+use crate::{HZ, Result, samples::percent};
 
 /// What the table says where it is not there.
 pub(crate) const MISSING: &str =
@@ -48,23 +48,35 @@ pub(crate) fn command(program: &Path, arguments: &str, time: Duration, output: &
     command
 }
 
-/// The median depth of a task's user stacks; `None` if there are none.
-pub(crate) fn depth(folded: &Path, comm: &str) -> Result<Option<usize>> {
-    let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
-    for line in fs::read_to_string(folded)?.lines() {
-        let Some((stack, count)) = line.rsplit_once(' ') else { continue };
-        let mut frames = stack.split(';');
-        if frames.next() != Some(comm) {
-            continue;
+/// What it has found of a task's user stacks.
+pub(crate) struct Found {
+    /// The median depth; `None` if there are none.
+    pub(crate) frames: Option<usize>,
+    /// Those that have all of the program's own chain.
+    pub(crate) whole_percent: Option<f64>,
+}
+
+impl Found {
+    /// `depth` is what the program's own chain has.
+    pub(crate) fn read(folded: &Path, comm: &str, depth: usize) -> Result<Self> {
+        let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
+        for line in fs::read_to_string(folded)?.lines() {
+            let Some((stack, count)) = line.rsplit_once(' ') else { continue };
+            let mut frames = stack.split(';');
+            if frames.next() != Some(comm) {
+                continue;
+            }
+            // Frames of the kernel are marked.
+            let user = frames.filter(|frame| !frame.ends_with("_[k]")).count();
+            *counts.entry(user).or_default() += count.parse::<u64>()?;
         }
-        // Frames of the kernel are marked.
-        let user = frames.filter(|frame| !frame.ends_with("_[k]")).count();
-        *counts.entry(user).or_default() += count.parse::<u64>()?;
+        let all = counts.values().sum::<u64>();
+        let whole = counts.range(depth..).map(|(_, count)| count).sum();
+        let mut seen = 0;
+        let median = counts.into_iter().find(|(_, count)| {
+            seen += count;
+            seen > all / 2
+        });
+        Ok(Self { frames: median.map(|it| it.0), whole_percent: percent(whole, all) })
     }
-    let half = counts.values().sum::<u64>() / 2;
-    let mut seen = 0;
-    Ok(counts.into_iter().find_map(|(depth, count)| {
-        seen += count;
-        (seen > half).then_some(depth)
-    }))
 }

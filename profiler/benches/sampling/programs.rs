@@ -12,7 +12,7 @@ use crate::{
     load::{self, Build},
     lowest,
     profile_bee::{self, Tracefs},
-    samples,
+    samples::{self, Wholeness},
 };
 
 /// How deep the stacks are below libc's start.
@@ -20,6 +20,8 @@ const DEPTHS: [usize; 3] = [5, 29, 100];
 /// For how long a program's runs are counted in a round.
 const TIME: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 3;
+/// How long an agent may take to its first samples.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// What is measured, in the order of the table.
 const SUBJECTS: [(Build, Subject); 8] = {
@@ -109,7 +111,7 @@ impl Programs {
                         continue;
                     }
                     let _load = bench.load(build).run(depth)?;
-                    match bench.round(subject) {
+                    match bench.round(subject, depth) {
                         Ok(round) => rounds.push(round),
                         // It is not ours, and the rest does not depend on it.
                         Err(error) if is_peer => {
@@ -140,9 +142,8 @@ impl Programs {
         writeln!(
             text,
             "\neBPF program, ns a sample at {} Hz (user frames found), lowest of {ROUNDS} rounds of \
-             {} s",
-            self.hz,
-            TIME.as_secs()
+             {TIME:?}",
+            self.hz
         )?;
         for frame_pointers in [true, false] {
             let title = if frame_pointers { "frame pointers" } else { "no frame pointers" };
@@ -215,14 +216,14 @@ impl Cell {
 }
 
 impl Bench {
-    fn round(&self, subject: Subject) -> Result<Round> {
+    fn round(&self, subject: Subject, depth: usize) -> Result<Round> {
         match subject {
             Subject::FixedRecord => {
                 let (stats, frames) = fixed_record::measure(&self.fixed_record, &self.cpus, TIME)?;
                 Ok(Round { ns: stats.ns_per_run()?, frames, whole_percent: None })
             }
             Subject::Ours(arguments) => self.ours(arguments),
-            Subject::ProfileBee(arguments) => self.profile_bee(arguments),
+            Subject::ProfileBee(arguments) => self.profile_bee(arguments, depth),
         }
     }
 
@@ -231,6 +232,12 @@ impl Bench {
         let arguments = format!("-F {HZ} -d 60 {arguments}");
         let agent = Agent::start_json(&self.agent, &arguments, &output)?;
         let loaded = agent.loaded()?;
+        samples::wait_for_any(&output, LIMIT)?;
+        let by_tables = arguments.contains("auto");
+        if by_tables {
+            // Until then it is walked without the tables.
+            samples::wait_for_whole(&output, load::NAME, LIMIT)?;
+        }
         thread::sleep(SETTLE);
         let (before, begin_ns) = (loaded.run_stats()?, samples::now_ns()?);
         thread::sleep(TIME);
@@ -242,11 +249,12 @@ impl Bench {
             ns: stats.ns_per_run()?,
             // Without user frames, as asked for, there are no such samples.
             frames: Some(samples::depth(&found).unwrap_or(0)),
-            whole_percent: samples::Wholeness::of(&found).percent(),
+            // By frame pointers a stack ends where libc has none.
+            whole_percent: by_tables.then(|| Wholeness::of(&found).percent()).flatten(),
         })
     }
 
-    fn profile_bee(&self, arguments: &str) -> Result<Round> {
+    fn profile_bee(&self, arguments: &str, depth: usize) -> Result<Round> {
         let program = self.profile_bee.as_deref().ok_or(profile_bee::MISSING)?;
         let output = self.dir.join("programs.folded");
         // It goes on while we look at it, and ends by itself.
@@ -259,7 +267,11 @@ impl Bench {
         thread::sleep(TIME);
         let stats = loaded.run_stats()?.since(before);
         agent.wait()?;
-        let frames = profile_bee::depth(&output, load::NAME)?;
-        Ok(Round { ns: stats.ns_per_run()?, frames, whole_percent: None })
+        let found = profile_bee::Found::read(&output, load::NAME, depth)?;
+        Ok(Round {
+            ns: stats.ns_per_run()?,
+            frames: found.frames,
+            whole_percent: found.whole_percent,
+        })
     }
 }

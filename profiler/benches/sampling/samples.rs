@@ -70,6 +70,18 @@ pub(crate) fn wait_for_whole(path: &Path, comm: &str, limit: Duration) -> Result
     Err(format!("no whole stack of {comm} in {} s", limit.as_secs()).into())
 }
 
+/// Waits until the agent has printed anything: it has started.
+pub(crate) fn wait_for_any(path: &Path, limit: Duration) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if fs::metadata(path)?.len() > 0 {
+            return Ok(());
+        }
+        thread::sleep(STEP);
+    }
+    Err(format!("no sample in {} s", limit.as_secs()).into())
+}
+
 impl Sample {
     fn parse(value: &Value, comm: &str) -> Option<Self> {
         if value.get("comm")?.as_str()? != comm {
