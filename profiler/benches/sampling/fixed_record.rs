@@ -16,8 +16,11 @@ use profiler::{
 use crate::{
     HZ, Result, SETTLE,
     bpf::{Loaded, RunStats},
+    load,
 };
 
+/// Where a record has the task's name.
+const COMM_AT: usize = 8;
 /// Where a record has the size of its user stack, in bytes.
 const USER_BYTES_AT: usize = 28;
 
@@ -52,7 +55,7 @@ pub(crate) fn measure(
 }
 
 /// Sleeps until it is woken and reads all there is, over and over. Returns the median depth of the
-/// user stacks.
+/// load's user stacks.
 async fn read(ring: &mut SampleRing, time: Duration) -> Result<Option<usize>> {
     let end = Instant::now() + time;
     let mut depths = Vec::new();
@@ -64,6 +67,10 @@ async fn read(ring: &mut SampleRing, time: Duration) -> Result<Option<usize>> {
             // A limit of one byte reads one record.
             if !ring.read_into(&mut record, 1) {
                 break;
+            }
+            let comm = record.get(COMM_AT..).unwrap_or_default();
+            if !comm.starts_with(load::NAME.as_bytes()) {
+                continue;
             }
             let user_bytes = record.get(USER_BYTES_AT..).and_then(<[u8]>::first_chunk);
             let user_bytes =
