@@ -65,7 +65,7 @@ enum Chore {
         archs: Vec<Arch>,
     },
     /// Measure on this machine: print a table and write it as JSON.
-    Bench,
+    Bench(bench::Options),
     /// Run each fuzz target for a bounded time.
     Fuzz {
         /// Seconds a target.
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Chore::Vm(options) => vm::run(&options),
         Chore::Dist { archs } if archs.is_empty() => dist::run(&Arch::ALL),
         Chore::Dist { archs } => dist::run(&archs),
-        Chore::Bench => bench::run(),
+        Chore::Bench(options) => bench::run(&options),
         Chore::Fuzz { seconds } => fuzz::run(seconds),
         Chore::Generate => generate::run(),
     };

@@ -1,7 +1,7 @@
-//! The agent, as a child process that is looked at from outside.
+//! The agent, and the profilers beside it, as child processes that are looked at from outside.
 
 use std::{
-    fs,
+    fs::File,
     io::Read as _,
     mem::MaybeUninit,
     path::Path,
@@ -10,14 +10,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::programs::loaded_programs;
+use crate::{
+    Result,
+    bpf::{self, Loaded},
+};
 
-use crate::{Result, RunStats};
+/// How long an agent may take to load its program, and a peer to open its events.
+const START_LIMIT: Duration = Duration::from_secs(20);
+const STEP: Duration = Duration::from_millis(10);
 
-/// The agent while it runs; killed when dropped.
+/// A profiler while it runs; killed when dropped.
 pub(crate) struct Agent(Option<Child>);
 
-/// An agent that has ended by itself.
+/// A program that has ended by itself.
 pub(crate) struct Ended {
     /// In seconds.
     pub(crate) user: f64,
@@ -30,42 +35,55 @@ pub(crate) struct Ended {
 }
 
 impl Agent {
-    /// Starts it with these words as arguments. All it prints but the report goes to a pipe.
+    /// Starts our own with these words as arguments. All it prints but the report goes to a pipe.
     pub(crate) fn start(path: &Path, arguments: &str, stdout: Stdio) -> Result<Self> {
         let mut command = Command::new(path);
         command.args(["-e", "cpu-clock"]).args(arguments.split_whitespace());
-        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn()?;
-        Ok(Self(Some(child)))
+        Self::spawn(&mut command, stdout)
     }
 
-    /// Waits until its program is loaded; returns the program's id.
-    pub(crate) fn program_id(&self) -> Result<u32> {
+    /// The same, with JSON to a file.
+    pub(crate) fn start_json(path: &Path, arguments: &str, output: &Path) -> Result<Self> {
+        Self::start(path, &format!("-f json {arguments}"), File::create(output)?.into())
+    }
+
+    /// Starts any.
+    pub(crate) fn spawn(command: &mut Command, stdout: Stdio) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn();
+        let child = child
+            .map_err(|error| format!("cannot run {}: {error}", command.get_program().display()));
+        Ok(Self(Some(child?)))
+    }
+
+    /// Waits until a program of it is loaded that runs at events.
+    pub(crate) fn loaded(&self) -> Result<Loaded> {
+        self.wait_until("load a program", |pid| Loaded::by(pid).ok().filter(Loaded::runs_at_events))
+    }
+
+    /// Waits until it has opened events, as perf does just before it enables them.
+    pub(crate) fn opened(&self) -> Result<()> {
+        self.wait_until("open events", |pid| bpf::has_events(pid).then_some(()))
+    }
+
+    fn wait_until<T>(&self, what: &str, found: impl Fn(u32) -> Option<T>) -> Result<T> {
         let pid = self.pid()?;
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + START_LIMIT;
         while Instant::now() < deadline {
-            // The agent holds its program open, and fdinfo says which one it is.
-            for file in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-                let text = fs::read_to_string(file?.path()).unwrap_or_default();
-                let id = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
-                if let Some(id) = id {
-                    let id = id.trim().parse()?;
-                    if run_stats(id).is_ok() {
-                        return Ok(id);
-                    }
-                }
+            if let Some(found) = found(pid.try_into()?) {
+                return Ok(found);
             }
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(STEP);
         }
-        Err("the agent has loaded no program".into())
+        Err(format!("process {pid} did not {what} in {} s", START_LIMIT.as_secs()).into())
     }
 
-    /// Has it end as by Ctrl-C.
-    pub(crate) fn interrupt(&self) -> Result<()> {
+    /// Has it end as by Ctrl-C, and waits until it has.
+    pub(crate) fn end(self) -> Result<Ended> {
         // SAFETY: takes no pointer; the child is not reaped yet, so the id is still its own.
         if unsafe { libc::kill(self.pid()?, libc::SIGINT) } != 0 {
             return Err(std::io::Error::last_os_error().into());
         }
-        Ok(())
+        self.wait()
     }
 
     /// Waits for its end.
@@ -83,8 +101,10 @@ impl Agent {
         }
         // It is reaped: its id means nothing any more.
         self.0 = None;
-        if status != 0 {
-            return Err(format!("the agent ended with status {status:#x}:\n{stderr}").into());
+        // perf ends by the signal that has ended its recording.
+        let interrupted = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT;
+        if status != 0 && !interrupted {
+            return Err(format!("process {pid} ended with {status:#x}:\n{stderr}").into());
         }
         // SAFETY: `wait4` has filled it.
         let usage = unsafe { usage.assume_init() };
@@ -98,7 +118,7 @@ impl Agent {
     }
 
     fn pid(&self) -> Result<libc::pid_t> {
-        let child = self.0.as_ref().ok_or("the agent has ended")?;
+        let child = self.0.as_ref().ok_or("the profiler has ended")?;
         Ok(child.id().try_into()?)
     }
 }
@@ -121,13 +141,4 @@ impl Ended {
         let delivered = delivered.ok_or_else(|| format!("no total in:\n{}", self.stderr))?;
         Ok(delivered.parse()?)
     }
-}
-
-/// What the kernel has counted of the sampling program with this id.
-pub(crate) fn run_stats(id: u32) -> Result<RunStats> {
-    let info = loaded_programs()
-        .filter_map(std::result::Result::ok)
-        .find(|info| info.id() == id && info.name_as_str() == Some("sample"))
-        .ok_or_else(|| format!("there is no program `sample` with id {id}"))?;
-    Ok(RunStats { time: info.run_time(), count: info.run_count() })
 }

@@ -13,13 +13,19 @@ use profiler::{
     ring::SampleRing,
 };
 
-use crate::{HZ, Result, RunStats, SETTLE, agent::run_stats};
+use crate::{
+    HZ, Result, SETTLE,
+    bpf::{Loaded, RunStats},
+    load,
+};
 
+/// Where a record has the task's name.
+const COMM_AT: usize = 8;
 /// Where a record has the size of its user stack, in bytes.
 const USER_BYTES_AT: usize = 28;
 
-/// Runs the program for this long, and returns what it has taken and how deep the last user stack
-/// was.
+/// Runs the program for this long, and returns what it has taken and how deep its user stacks
+/// were.
 pub(crate) fn measure(
     object: &Path,
     cpus: &CpuList,
@@ -30,7 +36,7 @@ pub(crate) fn measure(
     let program: &mut PerfEvent =
         ebpf.program_mut("sample").ok_or("no program `sample`")?.try_into()?;
     program.load()?;
-    let id = program.info()?.id();
+    let loaded = Loaded::by(std::process::id())?;
     let choice = EventChoice::Named(EventSpec::CPU_CLOCK);
     let mut set = EventSet::open(choice, Rate::Frequency(HZ), cpus, true)?;
     set.attach(program.fd()?.as_fd())?;
@@ -40,19 +46,19 @@ pub(crate) fn measure(
         let mut ring = SampleRing::register(ring)?;
         set.enable()?;
         read(&mut ring, SETTLE).await?;
-        let before = run_stats(id)?;
+        let before = loaded.run_stats()?;
         let depth = read(&mut ring, time).await?;
-        let after = run_stats(id)?;
+        let after = loaded.run_stats()?;
         set.disable()?;
         Ok((after.since(before), depth))
     })
 }
 
-/// Sleeps until it is woken and reads all there is, over and over. Returns the depth of the last
-/// user stack.
+/// Sleeps until it is woken and reads all there is, over and over. Returns the median depth of the
+/// load's user stacks.
 async fn read(ring: &mut SampleRing, time: Duration) -> Result<Option<usize>> {
     let end = Instant::now() + time;
-    let mut depth = None;
+    let mut depths = Vec::new();
     let mut record = Vec::new();
     while let Ok(woken) = tokio::time::timeout_at(end.into(), ring.woken()).await {
         woken?;
@@ -62,9 +68,16 @@ async fn read(ring: &mut SampleRing, time: Duration) -> Result<Option<usize>> {
             if !ring.read_into(&mut record, 1) {
                 break;
             }
+            let comm = record.get(COMM_AT..).unwrap_or_default();
+            if !comm.starts_with(load::NAME.as_bytes()) {
+                continue;
+            }
             let user_bytes = record.get(USER_BYTES_AT..).and_then(<[u8]>::first_chunk);
-            depth = user_bytes.and_then(|&bytes| usize::try_from(i32::from_ne_bytes(bytes)).ok());
+            let user_bytes =
+                user_bytes.and_then(|it| usize::try_from(i32::from_ne_bytes(*it)).ok());
+            depths.extend(user_bytes.map(|bytes| bytes / 8));
         }
     }
-    Ok(depth.map(|bytes| bytes / 8))
+    depths.sort_unstable();
+    Ok(depths.get(depths.len() / 2).copied())
 }

@@ -12,6 +12,25 @@ use crate::Result;
 
 /// The program's name, which is the `comm` of its samples.
 pub(crate) const NAME: &str = "bench-load";
+/// How deep its stack is where nothing else is said: `main` and what it calls.
+pub(crate) const FRAMES: usize = 29;
+
+/// How C is compiled, beside `-O`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    FramePointers,
+    NoFramePointers,
+}
+
+impl Build {
+    pub(crate) fn flags(self) -> [&'static str; 2] {
+        // Optimized, gcc leaves the frame pointer out of a leaf on x86-64 whatever the first says.
+        match self {
+            Self::FramePointers => ["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"],
+            Self::NoFramePointers => ["-fomit-frame-pointer", "-momit-leaf-frame-pointer"],
+        }
+    }
+}
 
 /// The compiled program.
 pub(crate) struct Program {
@@ -19,52 +38,88 @@ pub(crate) struct Program {
     cpus: CpuList,
 }
 
-/// One process on each CPU; killed when dropped.
+/// Some processes; killed when dropped.
 pub(crate) struct Running(Vec<Child>);
 
+/// What some work has taken, in seconds: the mean of the CPUs.
+#[derive(Clone, Copy)]
+pub(crate) struct Took {
+    /// By the clock.
+    pub(crate) clock: f64,
+    /// Of the CPU, in user mode and in the kernel; interrupts on top of the program count.
+    pub(crate) cpu: f64,
+}
+
+/// Compiles one file of C; the program is `path`.
+pub(crate) fn compile(source: &str, path: &Path, flags: &[&str]) -> Result<()> {
+    fs::create_dir_all(path.parent().ok_or("no folder to compile into")?)?;
+    let file = path.with_extension("c");
+    fs::write(&file, source)?;
+    let status = Command::new("cc").args(flags).arg("-o").arg(path).arg(&file).status();
+    let status = status.map_err(|error| format!("cannot run cc: {error}"))?;
+    if !status.success() {
+        return Err(format!("cc ended with {status}, compiling {}", file.display()).into());
+    }
+    Ok(())
+}
+
 impl Program {
-    pub(crate) fn compile(dir: &Path, cpus: &CpuList) -> Result<Self> {
-        let (source, path) = (dir.join("load.c"), dir.join(NAME));
-        fs::write(&source, include_str!("load.c"))?;
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]);
-        cc.args(["-fno-optimize-sibling-calls", "-o"]).arg(&path).arg(&source);
-        let status = cc.status().map_err(|error| format!("cannot run cc: {error}"))?;
-        if !status.success() {
-            return Err(format!("cc ended with {status}").into());
-        }
+    /// Compiles it into the folder; with another `salt`, as another file with a build id of its own.
+    pub(crate) fn compile(dir: &Path, build: Build, salt: usize, cpus: &CpuList) -> Result<Self> {
+        let path = dir.join(format!("{build:?}-{salt}")).join(NAME);
+        let source = format!("{}\nconst int salt = {salt};\n", include_str!("load.c"));
+        let [first, second] = build.flags();
+        // Not every compiler asks for one.
+        let flags = ["-O1", first, second, "-fno-optimize-sibling-calls", "-Wl,--build-id"];
+        compile(&source, &path, &flags)?;
         Ok(Self { path, cpus: cpus.clone() })
     }
 
     /// Keeps all CPUs busy until what it returns is dropped.
-    pub(crate) fn run(&self) -> Result<Running> {
-        self.start(0)
+    pub(crate) fn run(&self, frames: usize) -> Result<Running> {
+        self.start(self.cpus.iter(), frames, 0)
     }
 
-    /// Does this much work on each CPU and returns the mean of the times taken, in seconds.
-    pub(crate) fn work(&self, units: u64) -> Result<f64> {
-        let mut running = self.start(units)?;
-        let mut total_ns = 0_f64;
+    /// The same on one CPU.
+    pub(crate) fn run_on(&self, cpu: u32) -> Result<Running> {
+        self.start([cpu], FRAMES, 0)
+    }
+
+    /// Does this much work on each CPU.
+    pub(crate) fn work(&self, units: u64) -> Result<Took> {
+        let mut running = self.start(self.cpus.iter(), FRAMES, units)?;
         let processes = running.0.len() as f64;
+        let mut sum = Took { clock: 0.0, cpu: 0.0 };
         while let Some(process) = running.0.pop() {
             let output = Running::output_of(process)?;
-            total_ns += output.trim().parse::<f64>()?;
+            let (clock, cpu) = output.trim().split_once(' ').ok_or("the load printed no times")?;
+            sum.clock += clock.parse::<f64>()?;
+            sum.cpu += cpu.parse::<f64>()?;
         }
-        Ok(total_ns / processes / 1e9)
+        Ok(Took { clock: sum.clock / processes / 1e9, cpu: sum.cpu / processes / 1e9 })
     }
 
-    fn start(&self, units: u64) -> Result<Running> {
+    fn start(
+        &self,
+        cpus: impl IntoIterator<Item = u32>,
+        frames: usize,
+        units: u64,
+    ) -> Result<Running> {
         let mut running = Running(Vec::with_capacity(self.cpus.len()));
-        for cpu in self.cpus.iter() {
+        for cpu in cpus {
             let mut command = Command::new(&self.path);
-            command.args([cpu.to_string(), units.to_string()]).stdout(Stdio::piped());
-            running.0.push(command.spawn()?);
+            command.args([cpu.to_string(), frames.to_string(), units.to_string()]);
+            running.0.push(command.stdout(Stdio::piped()).spawn()?);
         }
         Ok(running)
     }
 }
 
 impl Running {
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(Child::id)
+    }
+
     fn output_of(process: Child) -> Result<String> {
         let output = process.wait_with_output()?;
         if !output.status.success() {

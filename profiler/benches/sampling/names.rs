@@ -1,11 +1,10 @@
-//! Names of processes that live for milliseconds, beside `perf`, and how fast names are found.
+//! What many processes cost the agent, and how fast names are found.
 
 use std::{
     fmt::Write as _,
-    fs::{self, File},
-    io::{BufRead as _, BufReader},
+    fs,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -15,33 +14,21 @@ use profiler::{
     symbolize::symbolizer::Symbolizer,
 };
 use serde::Serialize;
-use serde_json::Value;
 
-use crate::{AGENT_SECONDS, HZ, Result, agent::Agent};
+use crate::{Bench, Result, agent::Agent, brief::Load};
 
-/// For how long the processes live, in milliseconds of CPU time.
-const LIVES: [u32; 2] = [10, 2];
 /// How many programs start processes one after another when many are wanted.
 const CROWD: usize = 2;
+/// For how long the agent looks at them.
+const CROWD_SECONDS: u64 = 5;
 /// Addresses that are named for the throughput.
 const ADDRESSES: usize = 20_000;
 const SYMBOL_CACHE: usize = 256 << 20;
 
 #[derive(Serialize)]
 pub(crate) struct Names {
-    brief: Vec<Brief>,
     crowd: Crowd,
     throughput: Throughput,
-}
-
-/// Samples of processes of one length of life, and those of them whose user frames all have names.
-#[derive(Serialize)]
-struct Brief {
-    milliseconds: u32,
-    samples: u64,
-    named: u64,
-    /// The same of `perf record -g`; `None` where there is no perf.
-    perf: Option<(u64, u64)>,
 }
 
 /// The agent while processes come and go as fast as they can.
@@ -60,47 +47,14 @@ struct Throughput {
     cached_per_second: f64,
 }
 
-/// A program that starts one process after another; ended when dropped.
-struct Load(Child);
-
-impl Load {
-    fn start(program: &Path, milliseconds: u32) -> Result<Self> {
-        Ok(Self(Command::new(program).arg(milliseconds.to_string()).spawn()?))
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 impl Names {
-    /// Measures; `brief` is the fixture that starts the processes.
-    pub(crate) fn measure(agent: &Path, brief: &Path, dir: &Path) -> Result<Self> {
-        eprintln!("counting names of short processes ...");
-        let lives =
-            LIVES.iter().map(|&milliseconds| Brief::measure(agent, brief, milliseconds, dir));
-        let lives = lives.collect::<Result<_>>()?;
-        let crowd = Crowd::measure(agent, brief)?;
-        Ok(Self { brief: lives, crowd, throughput: Throughput::measure()? })
+    pub(crate) fn measure(bench: &Bench) -> Result<Self> {
+        eprintln!("starting many processes, and finding names ...");
+        let crowd = Crowd::measure(&bench.agent, &bench.brief)?;
+        Ok(Self { crowd, throughput: Throughput::measure()? })
     }
 
     pub(crate) fn write(&self, text: &mut String) -> std::fmt::Result {
-        writeln!(
-            text,
-            "\nsamples of short processes with all names, at {HZ} Hz\n{:>14}{:>10}{:>16}",
-            "live for", "profiler", "perf record -g"
-        )?;
-        let percent = |named: u64, samples: u64| 100.0 * named as f64 / samples.max(1) as f64;
-        for it in &self.brief {
-            write!(text, "{:>11} ms{:>8.1} %", it.milliseconds, percent(it.named, it.samples))?;
-            match it.perf {
-                Some((named, samples)) => writeln!(text, "{:>14.1} %", percent(named, samples))?,
-                None => writeln!(text, "{:>16}", "not installed")?,
-            }
-        }
         let Crowd { processes_per_second, agent_cpu_percent, peak_mib } = self.crowd;
         writeln!(
             text,
@@ -116,59 +70,11 @@ impl Names {
     }
 }
 
-impl Brief {
-    fn measure(agent: &Path, brief: &Path, milliseconds: u32, dir: &Path) -> Result<Self> {
-        let _load = Load::start(brief, milliseconds)?;
-        let path = dir.join("names.json");
-        let arguments = format!("-F {HZ} -d {AGENT_SECONDS} -f json");
-        Agent::start(agent, &arguments, File::create(&path)?.into())?.wait()?;
-        let (mut samples, mut named) = (0, 0);
-        for line in BufReader::new(File::open(&path)?).lines() {
-            let sample: Value = serde_json::from_str(&line?)?;
-            if sample.get("comm") != Some(&"brief-c".into()) {
-                continue;
-            }
-            let frames = sample.get("user").and_then(Value::as_array).into_iter().flatten();
-            samples += 1;
-            named += u64::from(
-                frames.into_iter().all(|it| it.get("symbol").is_some_and(Value::is_string)),
-            );
-        }
-        let perf = perf(&dir.join("perf.data"))?;
-        Ok(Self { milliseconds, samples, named, perf })
-    }
-}
-
-/// Named and all samples of the short processes by perf.
-fn perf(data: &Path) -> Result<Option<(u64, u64)>> {
-    let seconds = AGENT_SECONDS.to_string();
-    let mut record = Command::new("perf");
-    record.args(["record", "-q", "-a", "-g", "-e", "cpu-clock", "-F", &HZ.to_string(), "-o"]);
-    record.arg(data).args(["sleep", &seconds]).stderr(Stdio::null());
-    match record.status() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        done => {
-            done?;
-        }
-    }
-    let mut script = Command::new("perf");
-    script.args(["script", "--comm", "brief-c", "-F", "comm,ip,sym,dso", "-i"]).arg(data);
-    let output = script.stderr(Stdio::null()).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let samples = text.split("\n\n").filter(|sample| !sample.trim().is_empty());
-    let (mut all, mut named) = (0, 0);
-    for sample in samples {
-        all += 1;
-        named += u64::from(!sample.contains("[unknown]"));
-    }
-    Ok(Some((named, all)))
-}
-
 impl Crowd {
     fn measure(agent: &Path, brief: &Path) -> Result<Self> {
         let _loads = (0..CROWD).map(|_| Load::start(brief, 0)).collect::<Result<Vec<_>>>()?;
         let (before, start) = (processes()?, Instant::now());
-        let arguments = format!("-F 99 -d {AGENT_SECONDS} -f json");
+        let arguments = format!("-F 99 -d {CROWD_SECONDS} -f json");
         let ended = Agent::start(agent, &arguments, Stdio::null())?.wait()?;
         let took = start.elapsed().max(Duration::from_millis(1)).as_secs_f64();
         Ok(Self {

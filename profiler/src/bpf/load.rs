@@ -1,5 +1,7 @@
 //! Loading the eBPF object with the run's settings in it.
 
+use std::time::Instant;
+
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
     maps::{HashMap, Map, MapData, PerCpuArray, RingBuf},
@@ -128,7 +130,15 @@ impl Program {
             .ok_or_else(|| damaged(format!("no program `{name}`")))?
             .try_into()
             .map_err(|error: ProgramError| damaged(error))?;
+        let begin = Instant::now();
         program.load().map_err(|error| explain_verifier(&error))?;
+        let took_ms = 1e3 * begin.elapsed().as_secs_f64();
+        let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
+        // Linux 5.16 began to tell.
+        let verified = verified.map_or("an unknown number of".to_owned(), |it| it.to_string());
+        tracing::debug!(
+            "eBPF program {name}: {verified} instructions verified, loaded in {took_ms:.1} ms"
+        );
         let program = program
             .fd()
             .and_then(|fd| fd.try_clone().map_err(ProgramError::IOError))

@@ -31,6 +31,8 @@ pub(crate) struct Outcome {
     pub(crate) doctor: String,
     /// The same as JSON.
     pub(crate) doctor_json: String,
+    /// What loading the eBPF program took: `N instructions verified, loaded in T ms`.
+    pub(crate) program: Option<String>,
     /// The summary of a run under full load.
     pub(crate) summary: Value,
     /// All that was said, line by line.
@@ -117,6 +119,12 @@ impl Parser {
                 "booted" => self.test(&line),
                 "doctor" => self.outcome.doctor.extend([&line, "\n"]),
                 "doctor.json" => self.outcome.doctor_json += &line,
+                "program" => {
+                    let found =
+                        line.split_once("eBPF program ").and_then(|it| it.1.split_once(": "));
+                    let found = found.map(|(_, what)| what.to_owned());
+                    self.outcome.program = self.outcome.program.take().or(found);
+                }
                 "summary" => {
                     let parsed: Option<Value> = serde_json::from_str(&line).ok();
                     let summary = parsed.and_then(|mut line| Some(line.get_mut("summary")?.take()));
@@ -184,13 +192,16 @@ mod tests {
     fn a_whole_run() {
         let outcome = outcome(
             "[ 1.0] hello\n@@ booted\nrunning 2 tests\ntest a::b ... ok\ntest a::c ... [ 2.0] perf: \
-             hm\nok\n@@ tests ended with 0\n@@ doctor\nkernel ok\n@@ summary\n{\"summary\":{\"a\":1}}\n\
+             hm\nok\n@@ tests ended with 0\n@@ doctor\nkernel ok\n@@ program\n10:00 DEBUG profiler: eBPF \
+             program sample: 7 instructions verified, loaded in 1.5 ms\n@@ summary\n{\"summary\":{\"a\":1}}\n\
              @@ end",
         );
         assert_eq!(outcome.failure, None);
         let names: Vec<_> = outcome.tests.iter().map(|(name, it)| (&**name, *it)).collect();
         assert_eq!(names, [("a::b", Verdict::Passed), ("a::c", Verdict::Passed)]);
         assert_eq!((&*outcome.doctor, &outcome.summary["a"]), ("kernel ok\n", &1.into()));
+        let program = "7 instructions verified, loaded in 1.5 ms";
+        assert_eq!(outcome.program.as_deref(), Some(program));
     }
 
     #[test]

@@ -24,6 +24,9 @@ if [ ! -s /filter ]; then
     echo "@@ doctor.json"
     /profiler doctor --json
 
+    echo "@@ program"
+    /profiler -vv -d 100ms 2>&1 > /dev/null | grep 'eBPF program'
+
     # Both CPUs busy for five seconds at 99 Hz: 990 samples, if none were missed.
     /fixtures/chain-c & first=$!
     /fixtures/chain-c & second=$!

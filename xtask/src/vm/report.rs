@@ -65,7 +65,12 @@ impl Report {
         let seconds = outcome.until_end.as_secs();
         let passed = count(Verdict::Passed);
         match &outcome.failure {
-            None => println!("{machine}: {passed} tests passed in {seconds} s"),
+            None => {
+                println!("{machine}: {passed} tests passed in {seconds} s");
+                if let Some(program) = &outcome.program {
+                    println!("  eBPF program: {program}");
+                }
+            }
             Some(why) => {
                 // What comes after the tests says nothing of them.
                 let mut said = outcome.serial.iter();
@@ -191,6 +196,7 @@ impl Report {
         row("event", &|it| {
             it.outcome.summary.get("event").and_then(Value::as_str).unwrap_or("–").to_owned()
         });
+        row("eBPF program", &|it| it.outcome.program.clone().unwrap_or("–".into()));
         row("delivered of nominal", &|it| {
             let delivered = it.outcome.summary.get("delivered").and_then(Value::as_f64);
             delivered.map_or("–".into(), |it| format!("{:.0} %", it / NOMINAL_SAMPLES * 100.0))
