@@ -214,19 +214,29 @@ impl<'d> Source<'d> {
             .or_else(|| debug_frame(&sections, data))
             .or(otherwise);
         let (place, bytes, bases) = found.unwrap_or(Err(NoTable::NoInfo))?;
-        Ok(Self { machine, place, bytes, bases, code, stubs: stubs(&sections) })
+        Ok(Self { machine, place, bytes, bases, code, stubs: stubs(&sections, data) })
     }
 }
 
-fn stubs<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>) -> Vec<Stubs> {
+fn stubs<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Vec<Stubs> {
     let names = [&b".plt"[..], b".plt.got", b".plt.sec"];
     let stubs = names.into_iter().filter_map(|name| {
         let (_, section) = by_name(sections, name)?;
         let start = section.sh_addr(ENDIAN);
         let addresses = start..start.checked_add(section.sh_size(ENDIAN))?;
-        Some(Stubs { addresses, is_lazy: name == b".plt" })
+        let first = data.read_bytes_at(section.sh_offset(ENDIAN), 8).unwrap_or_default();
+        Some(Stubs { addresses, is_lazy: name == b".plt" && is_shared_part(first) })
     });
     stubs.collect()
+}
+
+/// Whether stubs begin with the part that finds functions: static programs have none. It pushes first, on
+/// aarch64 after a landing pad where these are used.
+fn is_shared_part(first: &[u8]) -> bool {
+    const PUSH: [u8; 2] = [0xff, 0x35];
+    const STP: [u8; 4] = 0xa9bf_7bf0_u32.to_le_bytes();
+    const BTI: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
+    first.starts_with(&PUSH) || first.strip_prefix(&BTI).unwrap_or(first).starts_with(&STP)
 }
 
 fn segment(header: &ProgramHeader64<Endianness>) -> Option<Segment> {
@@ -304,4 +314,30 @@ fn eh_frame_of_segment<'d, R: ReadRef<'d>>(
     let offset = segment.offset.checked_add(eh_frame - segment.addresses.start)?;
     let bytes = data.read_bytes_at(offset, size).map_err(|()| NoTable::Unreadable);
     Some(bytes.map(|bytes| (Place::EhFrameHdr, bytes, bases.set_eh_frame(eh_frame))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_of_static_programs_share_nothing() {
+        // push GOT+8(%rip); stp x16, x30, [sp, #-16]!, also behind bti c
+        for shared in [
+            &[0xff, 0x35, 0xe2, 0x2f, 0, 0, 0xff, 0x25][..],
+            &[0xf0, 0x7b, 0xbf, 0xa9, 0x10, 0, 0, 0x90],
+            &[0x5f, 0x24, 0x03, 0xd5, 0xf0, 0x7b, 0xbf, 0xa9],
+        ] {
+            assert!(is_shared_part(shared), "{shared:x?}");
+        }
+        // jmp *GOT(%rip); adrp x16, also behind bti c
+        for own in [
+            &[0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x66, 0x90][..],
+            &[0x10, 0, 0, 0x90, 0x11, 0x02, 0x40, 0xf9],
+            &[0x5f, 0x24, 0x03, 0xd5, 0x10, 0, 0, 0x90],
+            &[],
+        ] {
+            assert!(!is_shared_part(own), "{own:x?}");
+        }
+    }
 }
