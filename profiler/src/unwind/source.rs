@@ -240,7 +240,8 @@ fn stubs<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Vec<Stubs> 
         let (_, section) = by_name(sections, name)?;
         let start = section.sh_addr(ENDIAN);
         let addresses = start..start.checked_add(section.sh_size(ENDIAN))?;
-        let is_lazy = name == b".plt";
+        let first = data.read_bytes_at(section.sh_offset(ENDIAN), 8).unwrap_or_default();
+        let is_lazy = name == b".plt" && is_shared_part(first);
         let first = section.sh_offset(ENDIAN).checked_add(if is_lazy { STUB_BYTES } else { 0 })?;
         let is_marked = data.read_bytes_at(first, 4) == Ok(&ENDBR64);
         Some(Stubs { addresses, is_lazy, is_marked })
@@ -268,6 +269,15 @@ pub(super) fn exits<'d, R: ReadRef<'d>>(data: R, code: &Code) -> Vec<u64> {
     };
     let addresses = [SHT_DYNSYM, SHT_SYMTAB].into_iter().filter_map(of_kind).flatten();
     addresses.filter_map(|address| code.offset(address)).take(MOST_EXITS).collect()
+}
+
+/// Whether stubs begin with the part that finds functions: static programs have none. It pushes first, on
+/// aarch64 after a landing pad where these are used.
+fn is_shared_part(first: &[u8]) -> bool {
+    const PUSH: [u8; 2] = [0xff, 0x35];
+    const STP: [u8; 4] = 0xa9bf_7bf0_u32.to_le_bytes();
+    const BTI: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
+    first.starts_with(&PUSH) || first.strip_prefix(&BTI).unwrap_or(first).starts_with(&STP)
 }
 
 fn segment(header: &ProgramHeader64<Endianness>) -> Option<Segment> {
@@ -384,4 +394,30 @@ fn eh_frame_of_segment<'d, R: ReadRef<'d>>(
     let bytes = data.read_bytes_at(offset, size).map_err(|()| NoTable::Unreadable);
     let (place, bases) = (Place::EhFrameHdr, bases.set_eh_frame(eh_frame));
     Some(bytes.map(|bytes| Section { place, bytes: Cow::Borrowed(bytes), bases }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_of_static_programs_share_nothing() {
+        // push GOT+8(%rip); stp x16, x30, [sp, #-16]!, also behind bti c
+        for shared in [
+            &[0xff, 0x35, 0xe2, 0x2f, 0, 0, 0xff, 0x25][..],
+            &[0xf0, 0x7b, 0xbf, 0xa9, 0x10, 0, 0, 0x90],
+            &[0x5f, 0x24, 0x03, 0xd5, 0xf0, 0x7b, 0xbf, 0xa9],
+        ] {
+            assert!(is_shared_part(shared), "{shared:x?}");
+        }
+        // jmp *GOT(%rip); adrp x16, also behind bti c
+        for own in [
+            &[0xff, 0x25, 0xe2, 0x2f, 0, 0, 0x66, 0x90][..],
+            &[0x10, 0, 0, 0x90, 0x11, 0x02, 0x40, 0xf9],
+            &[0x5f, 0x24, 0x03, 0xd5, 0x10, 0, 0, 0x90],
+            &[],
+        ] {
+            assert!(!is_shared_part(own), "{own:x?}");
+        }
+    }
 }
