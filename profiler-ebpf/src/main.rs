@@ -155,7 +155,8 @@ fn record<const WALKS: bool>(
     let limit = FRAME_LIMIT.load().min(MAX_FRAMES) * 8;
     let frames = scratch.frames.as_mut_ptr();
     let mut kernel_bytes = 0;
-    if flags & flag::KERNEL_STACK != 0 {
+    // User code is called by no frame of the kernel: asking for one would cost more than it looks.
+    if flags & flag::KERNEL_STACK != 0 && !registers::hit_user(ctx) {
         kernel_bytes = stack(ctx, frames, limit, 0);
     }
     let mut user_bytes = 0;

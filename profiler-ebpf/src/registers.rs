@@ -26,6 +26,19 @@ pub(crate) enum User {
     Registers(Registers),
 }
 
+/// Whether the sample hit user code.
+#[inline(always)]
+pub(crate) fn hit_user(ctx: &PerfEventContext) -> bool {
+    // SAFETY: the context of a perf event program is a `bpf_perf_event_data`. Volatile, since the
+    // verifier takes no part of a word.
+    #[cfg(not(bpf_target_arch = "aarch64"))]
+    let mode = unsafe { (&raw const (*ctx.ctx).regs.cs).read_volatile() };
+    // SAFETY: as above.
+    #[cfg(bpf_target_arch = "aarch64")]
+    let mode = unsafe { (&raw const (*ctx.ctx).regs.pstate).read_volatile() };
+    is_user_mode(mode)
+}
+
 /// Takes the registers, into `all` by their numbers: from the sample, if it hit user code, else those
 /// that the task had when it entered the kernel.
 #[inline(always)]
@@ -89,7 +102,14 @@ copy_words!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 
 #[cfg(not(bpf_target_arch = "aarch64"))]
 #[inline(always)]
 fn is_user(regs: &bpf_user_pt_regs_t) -> bool {
-    regs.cs & 3 == 3
+    is_user_mode(regs.cs)
+}
+
+/// By the code segment's privilege level.
+#[cfg(not(bpf_target_arch = "aarch64"))]
+#[inline(always)]
+fn is_user_mode(cs: u64) -> bool {
+    cs & 3 == 3
 }
 
 #[cfg(not(bpf_target_arch = "aarch64"))]
@@ -111,9 +131,15 @@ fn split(regs: &bpf_user_pt_regs_t, all: &mut [u64; COUNT]) -> User {
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
 fn is_user(regs: &bpf_user_pt_regs_t) -> bool {
-    /// The exception level: <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/include/uapi/asm/ptrace.h>.
+    is_user_mode(regs.pstate) && regs.pc != 0
+}
+
+/// By the exception level: <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/include/uapi/asm/ptrace.h>.
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn is_user_mode(pstate: u64) -> bool {
     const MODE: u64 = 0xf;
-    regs.pstate & MODE == 0 && regs.pc != 0
+    pstate & MODE == 0
 }
 
 #[cfg(bpf_target_arch = "aarch64")]
