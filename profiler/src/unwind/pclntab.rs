@@ -2,7 +2,7 @@
 //! a program was stripped. For each address it has how much the function has taken of the stack.
 //!
 //! Format: <https://github.com/golang/go/blob/go1.20/src/runtime/symtab.go> (`pcHeader`, `_func`,
-//! `step`), of Go 1.18 and later.
+//! `step`), of Go 1.18 to 1.25: later ones do not tell where the code begins.
 
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ impl<'d> Pclntab<'d> {
         let number = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         Some(Self {
             bytes,
-            // In a program that is loaded anywhere it is told at the start.
+            // In a program that is loaded anywhere, and since Go 1.26 in each, it is not told.
             text: number(TEXT_AT).filter(|it| *it != 0)?,
             functions: u32::try_from(number(FUNCTIONS_AT)?).ok()?,
             names: number(NAMES_AT)?,
@@ -77,7 +77,7 @@ impl<'d> Pclntab<'d> {
                 self.counts.malformed += 1;
                 return;
             };
-            let Range { start, end } = self.described(&entry);
+            let Range { start, end } = self.described(at, &entry);
             if start < end {
                 self.counts.functions += 1;
                 tell(Function { start, end, at });
@@ -90,7 +90,7 @@ impl<'d> Pclntab<'d> {
     /// Tells the rows of a function.
     pub(super) fn rows(&mut self, at: u32, tell: &mut dyn FnMut(Row)) {
         let Some(entry) = self.entry(at) else { return };
-        let Range { start, end } = self.described(&entry);
+        let Range { start, end } = self.described(at, &entry);
         let kind = self.kind(&entry);
         let mut row = |start: u64, end: u64, rule: Rule| {
             if start < end {
@@ -106,6 +106,9 @@ impl<'d> Pclntab<'d> {
             let until = until.min(end);
             row(at, until, rule(taken, kind));
             at = at.max(until);
+            if at >= end {
+                break;
+            }
         }
         // What is left has no rule, as behind a step that makes no sense.
         row(at, end, Rule::of(Cfa::UNKNOWN));
@@ -122,10 +125,13 @@ impl<'d> Pclntab<'d> {
 
     /// What of the code the entry is to describe. A signal's handler returns to the first byte of what
     /// ends the signal, and return addresses are looked up one byte before.
-    fn described(&self, entry: &Entry) -> Range<u64> {
+    fn described(&self, at: u32, entry: &Entry) -> Range<u64> {
+        let byte_of = |entry| u64::from(matches!(self.kind(entry), Kind::Whole(Cfa::SIGNAL)));
+        let next = at.checked_add(1).filter(|next| *next < self.functions);
+        let next = next.and_then(|next| self.entry(next));
         let Range { start, end } = entry.addresses;
-        let is_signal = matches!(self.kind(entry), Kind::Whole(Cfa::SIGNAL));
-        start.saturating_sub(u64::from(is_signal))..end
+        let start = start.saturating_sub(byte_of(entry));
+        start..end.saturating_sub(next.as_ref().map_or(0, byte_of))
     }
 
     fn numbers<const N: usize>(&self, at: u64) -> Option<[u32; N]> {
@@ -145,9 +151,8 @@ impl<'d> Pclntab<'d> {
             bytes.split(|&byte| byte == 0).next()
         };
         match name().unwrap_or_default() {
-            b"runtime.goexit" | b"runtime.mstart" | b"runtime.rt0_go" | b"runtime.mcall" => {
-                Kind::Whole(Cfa::END)
-            }
+            b"runtime.goexit" | b"runtime.mstart" | b"runtime.rt0_go" => Kind::Whole(Cfa::END),
+            b"runtime.mcall" => Kind::Leaves,
             b"runtime.sigreturn" | b"runtime.sigreturn__sigaction" => Kind::Whole(Cfa::SIGNAL),
             b"runtime.systemstack" | b"runtime.morestack" | b"runtime.asmcgocall" => {
                 Kind::Whole(Cfa::UNSUPPORTED)
@@ -164,6 +169,8 @@ enum Kind {
     Usual,
     /// It goes to the system's stack and back, with the frame pointer where it was.
     Moves,
+    /// It goes to the system's stack for good, and calls what is the outermost frame there.
+    Leaves,
     /// The same all over: the outermost frame of a goroutine or a thread, the end of a signal, or what
     /// was called on another stack.
     Whole(u8),
@@ -180,6 +187,7 @@ fn rule(taken: u32, kind: Kind) -> Rule {
         (_, Kind::Moves) => {
             Rule { cfa: Cfa::FP, cfa_offset: 16, fp: Saved::AT_CFA, fp_words: -2, ..by_sp }
         }
+        (_, Kind::Leaves) => Rule::of(Cfa::END),
         _ => Rule { fp: Saved::AT_CFA, fp_words: -2, ..by_sp },
     }
 }
@@ -206,7 +214,9 @@ fn steps<'d>(bytes: &'d [u8], steps: u64, entry: &Entry) -> impl Iterator<Item =
         is_first = false;
         let change = (change >> 1).cast_signed() ^ -((change & 1).cast_signed());
         taken = taken.wrapping_add(change);
-        until = until.checked_add(varint(&mut bytes)?.into())?;
+        // One for no code would take time and say nothing.
+        let code = varint(&mut bytes).filter(|code| *code > 0)?;
+        until = until.checked_add(code.into())?;
         Some(Step { until, taken: u32::try_from(taken).ok()? })
     };
     std::iter::from_fn(next).take(MOST_STEPS)
@@ -305,9 +315,11 @@ mod tests {
         let steps = [2, 4, 32, 12];
         let names = [
             "runtime.goexit",
+            "main.before",
             "runtime.sigreturn",
             "runtime.systemstack",
             "runtime.nanotime1",
+            "runtime.mcall",
             "runtime.goexits",
         ];
         let bytes = table(&names.map(|name| (name, 16, &steps[..])));
@@ -318,12 +330,17 @@ mod tests {
             rows,
             [
                 (at(0), at(1), Rule::of(Cfa::END)),
-                (at(1) - 1, at(2), Rule::of(Cfa::SIGNAL)),
-                (at(2), at(3), Rule::of(Cfa::UNSUPPORTED)),
-                (at(3), at(3) + 4, ENTRY),
-                (at(3) + 4, at(4), moved),
+                (at(1), at(1) + 4, ENTRY),
+                // The last byte before what ends a signal is looked up for what it returns to.
+                (at(1) + 4, at(2) - 1, FRAMED),
+                (at(2) - 1, at(3), Rule::of(Cfa::SIGNAL)),
+                (at(3), at(4), Rule::of(Cfa::UNSUPPORTED)),
                 (at(4), at(4) + 4, ENTRY),
-                (at(4) + 4, at(5), FRAMED),
+                (at(4) + 4, at(5), moved),
+                (at(5), at(5) + 4, ENTRY),
+                (at(5) + 4, at(6), Rule::of(Cfa::END)),
+                (at(6), at(6) + 4, ENTRY),
+                (at(6) + 4, at(7), FRAMED),
             ]
         );
     }

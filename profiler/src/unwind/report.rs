@@ -66,7 +66,8 @@ fn report(path: &Path, table: &Table, rules: &Rules, took: Duration) -> String {
     line("file", path.display().to_string());
     line("machine", machine.to_string());
     let places = places.iter().map(|(place, bytes)| format!("{place}, {bytes} bytes"));
-    line("found in", places.collect::<Vec<_>>().join("; "));
+    let places = places.collect::<Vec<_>>().join("; ");
+    line("found in", if places.is_empty() { "its code".to_owned() } else { places });
     line("functions", format!("{}, and {} malformed", counts.functions, counts.malformed));
     line("rows", format!("{} in the file, {} in the table", counts.rows, packed.rows));
     line("", format!("at most {} in 4 KiB of code", packed.most_in_page));

@@ -18,6 +18,8 @@ const MOV_RAX_RDI: [u8; 3] = [0x48, 0x89, 0xc7];
 const MOVSLQ_EAX_RDI: [u8; 3] = [0x48, 0x63, 0xf8];
 const CALL: u8 = 0xe8;
 const CALL_BYTES: usize = 5;
+/// Most places of a file that are told. musl has less than ten.
+pub(super) const MOST: usize = 64;
 
 /// The rules that the bytes tell of: `bytes` are code that nothing describes, from an offset in the
 /// file on, and `exits` the offsets of functions that end a program or a thread.
@@ -34,6 +36,9 @@ pub(super) fn rules(bytes: &[u8], offset: u64, exits: &[u64]) -> Vec<(Range<u64>
         if let Some((Range { start, end }, cfa)) = place {
             let range = offset.saturating_add(start as u64)..offset.saturating_add(end as u64);
             found.push((range, Rule::of(cfa)));
+            if found.len() == MOST {
+                break;
+            }
         }
     }
     found

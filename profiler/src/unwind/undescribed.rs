@@ -51,7 +51,7 @@ fn of_code<'d>(
         let bytes = data.read_bytes_at(gap.start, gap.end - gap.start).ok()?;
         Some(trampoline::rules(bytes, gap.start, &exits))
     });
-    rules.flatten().collect()
+    rules.flatten().take(trampoline::MOST).collect()
 }
 
 /// The pieces of code that no function describes.
