@@ -131,7 +131,8 @@ pub(crate) fn walk(
             state.space = *space;
         }
     }
-    // The calls find the scratch in its map: it has to count as given away meanwhile.
+    // The calls find the scratch in its map: it has to count as given away meanwhile. Nothing of it is
+    // used here between, so that theirs is the only reference in use.
     let scratch = black_box(&raw mut *scratch);
     // One more than fit, since it is the next that finds no room.
     for _ in 0..=MAX_FRAMES / FRAMES_A_CALL {
@@ -293,10 +294,15 @@ fn look_up(space: &Space, pc: u64) -> Result<u32, UserEnd> {
     {
         *wanted = 1;
     }
-    if table.chunk(0).is_none_or(|head| head.first() == Some(&TAKEN_OUT)) {
+    if table.is_taken_out() {
         return Err(UserEnd::NotLoaded);
     }
-    Ok(table::find(&table, offset).map_or(unknown, u32::from))
+    let rule = table::find(&table, offset);
+    // It may have been taken out meanwhile, once at most, since the agent then waits for this program.
+    if table.is_taken_out() {
+        return Err(UserEnd::NotLoaded);
+    }
+    Ok(rule.map_or(unknown, u32::from))
 }
 
 struct Map;
@@ -310,6 +316,13 @@ impl Blocks for Map {
 
 struct Table {
     number: u32,
+}
+
+impl Table {
+    #[inline(always)]
+    fn is_taken_out(&self) -> bool {
+        self.chunk(0).is_none_or(|head| head.first() == Some(&TAKEN_OUT))
+    }
 }
 
 impl Chunks for Table {

@@ -60,6 +60,9 @@ pub trait Blocks {
 /// The mapping that holds the address.
 #[inline(always)]
 pub fn find<'a>(blocks: &'a impl Blocks, space: &Space, address: u64) -> Option<&'a Mapping> {
+    if space.blocks == 0 {
+        return None;
+    }
     let mut first = space.first_block;
     let mut count = space.blocks;
     if count > 1 {

@@ -57,7 +57,7 @@ impl EntryRegisters {
 }
 
 /// The size of a task's kernel stack, `THREAD_SIZE`, but of kernels built with KASAN, where it is
-/// twice as large; there, what is read is not taken for registers.
+/// twice as large; there, what is read is hardly ever taken for registers.
 ///
 /// <https://github.com/torvalds/linux/blob/v5.10/arch/x86/include/asm/page_64_types.h>,
 /// <https://github.com/torvalds/linux/blob/v5.10/arch/arm64/include/asm/memory.h>.

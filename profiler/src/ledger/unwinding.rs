@@ -59,7 +59,7 @@ impl Unwinding {
             let _ = writeln!(
                 text,
                 "unwind tables taken out for others {}, without room {}, and mappings of processes {}: \
-                 --max-unwind-memory raises the limit",
+                 --max-unwind-memory and --max-processes raise the limits",
                 self.taken_out, self.no_room, self.unknown_processes
             );
         }

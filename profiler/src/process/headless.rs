@@ -4,6 +4,7 @@
 //! before the profiler were never told of. So `/proc` is asked who is left.
 
 use std::{
+    collections::VecDeque,
     fs,
     time::{Duration, Instant},
 };
@@ -12,29 +13,35 @@ use rustc_hash::FxHashSet;
 
 /// How often it is looked whether they are still there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// At how many each time, in turn: anyone can have thousands.
+const MOST_LOOKS: usize = 64;
 
 /// The processes.
 #[derive(Debug)]
 pub(super) struct Headless {
     tgids: FxHashSet<u32>,
+    /// The same, in the order in which they are looked at.
+    turns: VecDeque<u32>,
     looked: Instant,
 }
 
 impl Headless {
     pub(super) fn new() -> Self {
-        Self { tgids: FxHashSet::default(), looked: Instant::now() }
+        Self { tgids: FxHashSet::default(), turns: VecDeque::new(), looked: Instant::now() }
     }
 
     /// A process was found whose main thread has ended.
     pub(super) fn add(&mut self, tgid: u32) {
-        self.tgids.insert(tgid);
+        if self.tgids.insert(tgid) {
+            self.turns.push_back(tgid);
+        }
     }
 
     /// A main thread has ended; whether that was the end of its process.
     pub(super) fn main_thread_ended(&mut self, tgid: u32) -> bool {
         let goes_on = other_threads(tgid).next().is_some();
         if goes_on {
-            self.tgids.insert(tgid);
+            self.add(tgid);
         }
         !goes_on
     }
@@ -46,7 +53,8 @@ impl Headless {
         }
         self.looked = Instant::now();
         let mut ended = Vec::new();
-        self.tgids.retain(|&tgid| {
+        for _ in 0..self.turns.len().min(MOST_LOOKS) {
+            let Some(tgid) = self.turns.pop_front() else { break };
             // Another thread may have called exec, and is the main thread by that; or the process was
             // waited for, and another has its number.
             let is_headless = !is_alive(tgid);
@@ -54,8 +62,12 @@ impl Headless {
             if is_headless && !goes_on {
                 ended.push(tgid);
             }
-            goes_on
-        });
+            if goes_on {
+                self.turns.push_back(tgid);
+            } else {
+                self.tgids.remove(&tgid);
+            }
+        }
         ended
     }
 }
@@ -93,7 +105,7 @@ mod tests {
         let mut headless = Headless::new();
         assert!(headless.main_thread_ended(child.id()));
         // What was taken for one has ended.
-        headless.tgids.insert(child.id());
+        headless.add(child.id());
         let ended = loop {
             let ended = headless.ended();
             if !ended.is_empty() {
@@ -101,7 +113,7 @@ mod tests {
             }
         };
         assert_eq!(ended, [child.id()]);
-        assert!(headless.tgids.is_empty());
+        assert!(headless.tgids.is_empty() && headless.turns.is_empty());
         child.wait().unwrap();
         assert!(headless.main_thread_ended(child.id()));
     }

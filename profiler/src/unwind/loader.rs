@@ -41,6 +41,8 @@ const AGAIN_INTERVAL: Duration = Duration::from_secs(1);
 const START_OVER_INTERVAL: Duration = Duration::from_secs(60);
 /// For how long the end of a run waits for the account of this thread.
 const ACCOUNT_DEADLINE: Duration = Duration::from_secs(1);
+/// Processes that may find no room each time until the rest is not tried.
+const MOST_REFUSED: usize = 16;
 /// Messages that may wait; beyond, they are lost, and the walk does not know these mappings.
 const QUEUE: usize = 1024;
 
@@ -71,6 +73,7 @@ impl Loader {
                 without_room: FxHashSet::default(),
                 last_generation: 0,
                 started_over: None,
+                lacks_rules: false,
                 places: Places::new(builder, memory),
                 maps,
             }
@@ -119,6 +122,8 @@ struct Thread {
     last_generation: u32,
     /// When the rules were last begun anew.
     started_over: Option<Instant>,
+    /// Whether that is to be done as soon as it may.
+    lacks_rules: bool,
     places: Places,
 }
 
@@ -136,8 +141,9 @@ impl Thread {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
-            if self.places.put_built(&mut self.maps) {
-                self.start_over();
+            self.lacks_rules |= self.places.put_built(&mut self.maps);
+            if self.lacks_rules {
+                self.lacks_rules = !self.start_over();
             }
             if looked.elapsed() >= LOOK_INTERVAL {
                 looked = Instant::now();
@@ -252,26 +258,32 @@ impl Thread {
             .filter(|(_, id)| self.spaces.get(id).is_some_and(|written| written.lacks_file))
             .map(|(tgid, id)| (*tgid, *id))
             .collect();
-        for (tgid, id) in lacking {
-            let Some(space) = self.processes.now(tgid).filter(|space| space.id() == id) else {
-                continue;
-            };
-            if !space.mappings().iter().any(lacks_file) {
-                self.forget(tgid);
-                self.write(tgid, &space);
-            }
+        let now = lacking.into_iter().filter_map(|(tgid, id)| {
+            let space = self.processes.now(tgid).filter(|space| space.id() == id)?;
+            (!space.mappings().iter().any(lacks_file)).then_some((tgid, space))
+        });
+        let now: Vec<_> = now.collect();
+        // All that share one, before any is written: what is left of it would be taken again.
+        for (tgid, _) in &now {
+            self.forget(*tgid);
+        }
+        for (tgid, space) in now {
+            self.write(tgid, &space);
         }
     }
 
     /// Tries those again for which there was no room.
     fn look_for_room(&mut self) {
+        let mut refused = 0;
         for tgid in self.without_room.iter().copied().collect::<Vec<_>>() {
             let Some(space) = self.processes.now(tgid) else {
                 self.without_room.remove(&tgid);
                 continue;
             };
             self.write(tgid, &space);
-            if self.without_room.contains(&tgid) {
+            // One that needs much must not keep out all others.
+            refused += usize::from(self.without_room.contains(&tgid));
+            if refused == MOST_REFUSED {
                 break;
             }
         }
@@ -280,10 +292,10 @@ impl Thread {
     /// Has the rules of all tables begun anew, since files that are gone have used them up, unless that
     /// was done a moment ago. Numbers of rules then mean others, but not at once, since a table takes
     /// longer to make than a walk does, and what walks keep of them is of mappings of another generation.
-    fn start_over(&mut self) {
+    fn start_over(&mut self) -> bool {
         let is_due = self.started_over.is_none_or(|it| it.elapsed() >= START_OVER_INTERVAL);
         if !is_due || !self.places.start_over(&mut self.maps) {
-            return;
+            return false;
         }
         self.started_over = Some(Instant::now());
         for id in self.spaces.keys().copied().collect::<Vec<_>>() {
@@ -296,8 +308,10 @@ impl Thread {
             let Some(written) = self.spaces.get(&id) else { continue };
             if self.maps.set_space(tgid, written.space).is_err() {
                 self.forget(tgid);
+                self.without_room.insert(tgid);
             }
         }
+        true
     }
 
     fn forget(&mut self, tgid: u32) {
