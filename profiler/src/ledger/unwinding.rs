@@ -56,10 +56,15 @@ impl Unwinding {
             }
         }
         if self.taken_out + self.no_room + self.unknown_processes > 0 {
+            let processes = if self.unknown_processes > 0 {
+                ", and --max-processes that of processes"
+            } else {
+                ""
+            };
             let _ = writeln!(
                 text,
                 "unwind tables taken out for others {}, without room {}, and mappings of processes {}: \
-                 --max-unwind-memory and --max-processes raise the limits",
+                 --max-unwind-memory raises the limit{processes}",
                 self.taken_out, self.no_room, self.unknown_processes
             );
         }
