@@ -297,12 +297,13 @@ fn look_up(space: &Space, pc: u64) -> Result<u32, UserEnd> {
     if table.is_taken_out() {
         return Err(UserEnd::NotLoaded);
     }
-    let rule = table::find(&table, offset);
+    // A number at once: verifiers before Linux 6.3 refuse what LLVM keeps of an `Option`.
+    let rule = table::find(&table, offset).map_or(unknown, u32::from);
     // It may have been taken out meanwhile, once at most, since the agent then waits for this program.
     if table.is_taken_out() {
         return Err(UserEnd::NotLoaded);
     }
-    Ok(rule.map_or(unknown, u32::from))
+    Ok(rule)
 }
 
 struct Map;
