@@ -294,16 +294,10 @@ fn look_up(space: &Space, pc: u64) -> Result<u32, UserEnd> {
     {
         *wanted = 1;
     }
-    if table.is_taken_out() {
+    if table.chunk(0).is_none_or(|head| head.first() == Some(&TAKEN_OUT)) {
         return Err(UserEnd::NotLoaded);
     }
-    // A number at once: verifiers before Linux 6.3 refuse what LLVM keeps of an `Option`.
-    let rule = table::find(&table, offset).map_or(unknown, u32::from);
-    // It may have been taken out meanwhile, once at most, since the agent then waits for this program.
-    if table.is_taken_out() {
-        return Err(UserEnd::NotLoaded);
-    }
-    Ok(rule)
+    Ok(table::find(&table, offset).map_or(unknown, u32::from))
 }
 
 struct Map;
@@ -317,13 +311,6 @@ impl Blocks for Map {
 
 struct Table {
     number: u32,
-}
-
-impl Table {
-    #[inline(always)]
-    fn is_taken_out(&self) -> bool {
-        self.chunk(0).is_none_or(|head| head.first() == Some(&TAKEN_OUT))
-    }
 }
 
 impl Chunks for Table {
