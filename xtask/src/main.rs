@@ -50,7 +50,7 @@ enum Chore {
     },
     /// Formatting, lints, unit tests, and the kernel tests as root.
     Test {
-        /// Also run the kernel tests on emulated machines, as `vm` does.
+        /// Also run the kernel tests on emulated machines, as `vm --brief` does.
         #[arg(long)]
         vm: bool,
         /// Run only the kernel tests whose name contains this.

@@ -1,6 +1,10 @@
 //! The machines that the tests run on, and how QEMU makes them.
 
-use std::{fmt, path::Path, process::Command};
+use std::{
+    fmt::{self, Write as _},
+    path::Path,
+    process::Command,
+};
 
 use crate::arch::Arch;
 
@@ -35,6 +39,12 @@ impl Machine {
         if self.arch == Arch::Aarch64 && !self.pmu { "-no-pmu" } else { "" }
     }
 
+    /// Whether others of the matrix have an older and a newer kernel, or the same with a PMU.
+    pub(crate) fn is_between(&self, series: &[String]) -> bool {
+        let ends = [series.first(), series.last()];
+        !ends.contains(&Some(&self.series)) || !self.variant().is_empty()
+    }
+
     /// The column's heading in tables, below the architecture's.
     pub(crate) fn heading(&self) -> String {
         format!("{}{}", self.series, self.variant())
@@ -45,8 +55,9 @@ impl Machine {
         format!("qemu-system-{arch}")
     }
 
-    /// The command that boots it and ends when it powers off. Its console is on standard output.
-    pub(crate) fn qemu(&self, kernel: &Path, initramfs: &Path) -> Command {
+    /// The command that boots it, has it run these tests, all if none is named, and ends when it powers
+    /// off. Its console is on standard output.
+    pub(crate) fn qemu(&self, kernel: &Path, initramfs: &Path, tests: &[&str]) -> Command {
         let mut qemu = Command::new(Self::qemu_program(self.arch));
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
             // The same on a machine with KVM and on one without.
@@ -64,7 +75,11 @@ impl Machine {
             }
         };
         // Errors are shown, the rest would come between the lines of the tests.
-        let line = format!("console={console} loglevel=4 panic=-1 rdinit=/init");
+        let mut line = format!("console={console} loglevel=4 panic=-1 rdinit=/init");
+        if !tests.is_empty() {
+            // What the kernel does not know it hands to the first process, as a variable.
+            let _ = write!(line, " tests={}", tests.join(","));
+        }
         qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs).args(["-append", &line]);
         qemu
     }

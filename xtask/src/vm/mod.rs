@@ -21,6 +21,10 @@ use crate::{apt, arch::Arch, archive::Archive, command, workspace};
 /// and several of them have to come to that before, or nobody is told why.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
+/// The tests of what kernels differ in: helpers and the verifier, the kernel's records, time, and what a
+/// walk of user stacks begins with.
+const DIFFER: &[&str] = &["bad_input::", "ledger::", "sideband::", "unwinding::", "walks::"];
+
 /// What to run where.
 #[derive(clap::Args, Debug, Default)]
 pub(crate) struct Options {
@@ -36,15 +40,19 @@ pub(crate) struct Options {
     /// Keep what the doctor says as what it has to say, and write the tables of docs/kernels.md.
     #[arg(long, conflicts_with = "filter")]
     bless: bool,
+    /// Between the oldest and the newest kernel, and without a PMU where there is one, run only the
+    /// tests of what kernels differ in.
+    #[arg(long, conflicts_with_all = ["filter", "bless"])]
+    brief: bool,
     /// Run only the tests whose name contains this.
     #[arg(value_name = "TEST")]
     filter: Option<String>,
 }
 
 impl Options {
-    /// All machines, and the tests whose name contains the filter.
+    /// All machines, and the tests whose name contains the filter; without one, what `--brief` runs.
     pub(crate) fn with_filter(filter: Option<&str>) -> Self {
-        Self { filter: filter.map(str::to_owned), ..Self::default() }
+        Self { filter: filter.map(str::to_owned), brief: filter.is_none(), ..Self::default() }
     }
 }
 
@@ -91,7 +99,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let mut report = Report::default();
     for Bootable { machine, kernel, initramfs } in bootable {
-        let mut qemu = machine.qemu(&kernel.image, &initramfs);
+        let tests = if options.brief && machine.is_between(&series) { DIFFER } else { &[] };
+        let mut qemu = machine.qemu(&kernel.image, &initramfs, tests);
         let log = dir.join(format!("{machine}.log"));
         eprintln!("{machine}: Linux {} …", kernel.release);
         let outcome = guest::run(&mut qemu, &log, TIME_LIMIT)?;
