@@ -290,7 +290,7 @@ impl Thread {
     }
 
     /// Has the rules of all tables begun anew, since files that are gone have used them up, unless that
-    /// was done a moment ago. Numbers of rules then mean others, but not at once, since a table takes
+    /// was done a moment ago; whether it has. Numbers of rules then mean others, but not at once, since a table takes
     /// longer to make than a walk does, and what walks keep of them is of mappings of another generation.
     fn start_over(&mut self) -> bool {
         let is_due = self.started_over.is_none_or(|it| it.elapsed() >= START_OVER_INTERVAL);

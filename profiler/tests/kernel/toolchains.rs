@@ -10,6 +10,7 @@ use profiler::stderr;
 use serde_json::{Value, json};
 
 use crate::{
+    crossings::assert_threads_end_where_they_were_started,
     support::{Program, Run, fixture, has_fixture, has_tables, symbols},
     unwinding::{
         CHAIN, Chain as _, Functions, SAMPLES, assert_chain, assert_chain_of, start, up_to,
@@ -44,16 +45,9 @@ fn a_program_of_musl_is_complete() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_thread_of_musl_ends_where_it_was_started() {
-    if !has_musl("threads_musl.c") {
-        return;
+    if has_musl("threads_musl.c") {
+        assert_threads_end_where_they_were_started("threads_musl.c");
     }
-    let program = Program::ready("threads_musl.c", &[]);
-    let mut run = start(&program, &[]);
-    wait_for_tables(&mut run);
-    assert_chain_of(&mut run, &["inner", "worker"], |sample| {
-        assert_ne!(sample["tid"], sample["pid"], "{sample}");
-        Some(up_to(sample, "worker"))
-    });
 }
 
 #[test]
