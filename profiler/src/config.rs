@@ -242,7 +242,7 @@ fn resolve_memory(bytes: u64, processes: u32) -> Result<WalkMemory> {
     share.map_err(|least| {
         Error::Usage(format!(
             "--max-unwind-memory {bytes}: at least {}M on this machine, which can have {cpus} CPUs; \
-             --call-graph fp needs none",
+             --call-graph fp needs little of it",
             least.div_ceil(1 << 20)
         ))
     })

@@ -28,28 +28,44 @@ fn below_a_handler_is_what_the_signal_interrupted() {
     assert_chain_of(&mut run, &chain, names_around_signal);
 }
 
-/// The names up to `main`, with that of the trampoline also while the kernel ends the signal. On aarch64
-/// `None` while the kernel writes registers: it does so one after another, from and to memory of the
-/// process, and emulated CPUs are often interrupted right there.
+/// The names up to `main`, with that of the trampoline also while the kernel ends the signal. `None`
+/// while the kernel writes registers.
 fn names_around_signal(sample: &Value) -> Option<Vec<String>> {
-    if cfg!(target_arch = "x86_64") {
-        return Some(up_to(sample, "main"));
-    }
-    let (kernel, innermost) = (symbols(&sample["kernel"]), &sample["user"][0]);
-    let is_in_kernel = !kernel.is_empty();
-    // The handler's are complete with the link register, which comes after the program counter.
-    let is_handler = ["handler", "short_handler"].iter().any(|it| innermost["symbol"] == *it);
-    let begins = is_in_kernel && is_handler && innermost["offset"] == 0;
-    let ends = ["restore_sigframe", "__arm64_sys_rt_sigreturn"];
-    if begins || kernel.iter().any(|it| ends.contains(it)) {
+    if is_between_registers(sample) {
         return None;
     }
     let mut names = up_to(sample, "main");
-    // The program counter is behind the call that ends the signal, and the symbol ends with that.
-    if is_in_kernel && innermost["module"] == "[vdso]" && names[0] == "?" {
+    // The program counter is behind the call that ends the signal, and on aarch64 the symbol ends with
+    // that.
+    let is_in_kernel = sample["kernel"] != json!([]);
+    if is_in_kernel && sample["user"][0]["module"] == "[vdso]" && names[0] == "?" {
         TRAMPOLINE.clone_into(&mut names[0]);
     }
     Some(names)
+}
+
+/// Whether the kernel was about to give a handler its registers, or what the signal interrupted: it
+/// writes one after another, and between two of them they are those of neither.
+pub(crate) fn is_between_registers(sample: &Value) -> bool {
+    let kernel = symbols(&sample["kernel"]);
+    let Some(kernel_innermost) = kernel.first() else { return false };
+    if cfg!(target_arch = "x86_64") {
+        let writes = [
+            "restore_sigcontext",
+            "__do_sys_rt_sigreturn",
+            "__x64_sys_rt_sigreturn",
+            "x64_setup_rt_frame",
+            "__setup_rt_frame",
+            "arch_do_signal_or_restart",
+        ];
+        return writes.contains(kernel_innermost);
+    }
+    // From and to memory of the process there, and emulated CPUs are often interrupted right then. The
+    // handler's are complete with the link register, which comes after the program counter.
+    let innermost = &sample["user"][0];
+    let is_handler = ["handler", "short_handler"].iter().any(|it| innermost["symbol"] == *it);
+    let ends = ["restore_sigframe", "__arm64_sys_rt_sigreturn"];
+    is_handler && innermost["offset"] == 0 || kernel.iter().any(|it| ends.contains(it))
 }
 
 /// Waits for the tables of a program with signals, and on aarch64, where it is in no file of the

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{command, workspace};
 
-/// How many of the last lines of its console a failed machine shows.
+/// How many of the last lines of its console a machine shows that has not come to the end of its tests.
 const CONSOLE_LINES: usize = 60;
 
 /// What the run at full load has delivered of 99 Hz on two CPUs for five seconds.
@@ -72,13 +72,13 @@ impl Report {
                 }
             }
             Some(why) => {
-                // What comes after the tests says nothing of them.
-                let mut said = outcome.serial.iter();
-                let last = said.rposition(|line| line.starts_with("@@ tests ended"));
-                let end = last.unwrap_or(outcome.serial.len());
-                let shown = end.saturating_sub(CONSOLE_LINES);
-                for line in outcome.serial.iter().take(end).skip(shown) {
+                for line in what_failed(&outcome.serial) {
                     println!("    {line}");
+                }
+                for (test, verdict) in &outcome.tests {
+                    if *verdict != Verdict::Passed {
+                        println!("test {machine}::{test} ... FAILED");
+                    }
                 }
                 println!("{machine}: {why}, {passed} passed in {seconds} s");
                 println!("  the whole console: {}\n  by hand: {by_hand}", log.display());
@@ -244,6 +244,16 @@ impl Entry {
     }
 }
 
+/// What the tests said of those that failed; where they did not come to that, the last that was said.
+fn what_failed(console: &[String]) -> &[String] {
+    // What comes after the tests says nothing of them.
+    let end = console.iter().rposition(|line| line.starts_with("@@ tests ended"));
+    let said = console.get(..end.unwrap_or(console.len())).unwrap_or_default();
+    let start = said.iter().position(|line| line == "failures:");
+    let start = start.unwrap_or_else(|| said.len().saturating_sub(CONSOLE_LINES));
+    said.get(start..).unwrap_or_default()
+}
+
 /// Replaces what is between `<!-- NAME -->` and `<!-- end of NAME -->`.
 fn replace(text: &str, name: &str, table: &str) -> Result<String> {
     let (start, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
@@ -255,6 +265,16 @@ fn replace(text: &str, name: &str, table: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_machine_shows_what_its_tests_said_or_its_last_lines() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let console = "test a ... FAILED\nfailures:\nwhy\nfailures:\na\n@@ tests ended with 101\nx";
+        assert_eq!(what_failed(&lines(console)), lines("failures:\nwhy\nfailures:\na"));
+        let many: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+        assert_eq!(what_failed(&many), &many[40..]);
+        assert!(what_failed(&[]).is_empty());
+    }
 
     #[test]
     fn a_table_takes_the_place_between_its_marks() {
