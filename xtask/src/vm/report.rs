@@ -18,7 +18,7 @@ use super::{
     machine::Machine,
     snapshot,
 };
-use crate::{command, workspace};
+use crate::{arch::Arch, command, workspace};
 
 /// How many of the last lines of its console a machine shows that has not come to the end of its tests.
 const CONSOLE_LINES: usize = 60;
@@ -230,8 +230,9 @@ impl Entry {
                 .with_context(|| format!("cannot write {}", path.display()));
         }
         let kept = fs::read_to_string(&path).ok();
-        // A series that is not in the matrix has nothing to be compared with.
-        if kept.is_none() && !kernel::all_series().contains(&self.machine.series) {
+        // One that is not in the matrix has nothing to be compared with.
+        let matrix = Machine::matrix(&Arch::ALL, &kernel::all_series());
+        if kept.is_none() && !matrix.contains(&self.machine) {
             return Ok(());
         }
         if kept.as_deref() != Some(&*said) {
