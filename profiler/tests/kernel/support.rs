@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::process::ExitStatusExt as _,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     thread,
@@ -25,7 +25,16 @@ pub(crate) fn profiler_path() -> PathBuf {
 
 /// The profiler, to be run.
 pub(crate) fn profiler() -> Command {
-    Command::new(profiler_path())
+    let mut command = Command::new(profiler_path());
+    let heed_interrupts = || {
+        // What a script starts in the background ignores them, and so would the profiler.
+        // SAFETY: no handler is set, and nothing else here.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec only a system call is made.
+    unsafe { command.pre_exec(heed_interrupts) };
+    command
 }
 
 /// Runs the profiler to its end.
