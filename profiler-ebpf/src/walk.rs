@@ -150,7 +150,7 @@ pub(crate) fn walk(
 }
 
 /// How many frames a call of [`walk_frames`] goes up, at most.
-const FRAMES_A_CALL: u32 = 8;
+const FRAMES_A_CALL: u32 = 4;
 
 /// Goes up some frames; 1 if the walk has ended.
 ///

@@ -41,7 +41,7 @@ use crate::{
     ring::SampleRing,
     shutdown::{self, Signals},
     sigbus, stderr,
-    symbolize::worker::{self, Ended, Worker},
+    symbolize::worker::{Ended, Work, Worker},
     unwind::loader::Loader,
 };
 
@@ -69,6 +69,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let mut signals = Signals::listen()?;
     kernel::raise_open_files();
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
+    let mut worker = Worker::start(config)?;
     let Program { program, samples, counters, unwind, log, ebpf } = Program::load(config)?;
     let loader = unwind.zip(config.walk_memory);
     let loader = loader
@@ -87,17 +88,15 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let cpus = kernel::cpus("possible")?.iter().max().map_or(1, |last| last as usize + 1);
     let (delivered, behind) = (Arc::new(PerCpuCount::new(cpus)), Arc::new(PerCpuCount::new(cpus)));
     let (sender, receiver) = queue::channel(Arc::clone(&behind));
-    let (own_delivered, own_behind) = (Arc::clone(&delivered), Arc::clone(&behind));
     let tracker = Tracker::new(config.metadata);
-    let Worker { ready, mut ended } = worker::spawn(
-        config,
-        set.event.name,
+    worker.begin(Work {
+        event: set.event.name,
         sink,
-        tracker.clone(),
+        tracker: tracker.clone(),
         receiver,
-        own_delivered,
-        own_behind,
-    )?;
+        delivered: Arc::clone(&delivered),
+        behind: Arc::clone(&behind),
+    });
 
     let ring = SampleRing::register(samples)
         .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
@@ -126,12 +125,12 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         biased;
         () = signals.next() => false,
         // If the thread has ended, `ended` tells.
-        _ = async { tokio::join!(ready, sampling.look_around()) } => true,
+        _ = async { tokio::join!(&mut worker.ready, sampling.look_around()) } => true,
     };
     let started = Instant::now();
     let early_end = if is_ready {
         sampling.set.enable()?;
-        sampling.read_until_end(&mut signals, &mut ended).await
+        sampling.read_until_end(&mut signals, &mut worker.ended).await
     } else {
         None
     };
@@ -144,7 +143,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         None => {
             sender.finish(Arc::clone(&kernel));
             tokio::select! {
-                result = &mut ended => result.unwrap_or(Err(worker_died())),
+                result = &mut worker.ended => result.unwrap_or(Err(worker_died())),
                 () = signals.next() => Err(Error::Interrupted),
             }
         }

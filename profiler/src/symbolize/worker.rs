@@ -2,7 +2,7 @@
 
 use std::{
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -44,27 +44,35 @@ pub struct Worker {
     pub ready: oneshot::Receiver<()>,
     /// Comes when the thread ends.
     pub ended: oneshot::Receiver<Ended>,
+    begin: mpsc::Sender<Work>,
 }
 
-/// Starts the thread. It ends with the ledger after [`Message::Finish`], or with an error when it
-/// can't write.
-pub fn spawn(
-    config: &Config,
-    event: &'static str,
-    sink: Sink,
-    tracker: Tracker,
-    receiver: Receiver,
-    delivered: Arc<PerCpuCount>,
-    behind: Arc<PerCpuCount>,
-) -> Result<Worker> {
-    let (done, ended) = oneshot::channel();
-    let (is_ready, ready) = oneshot::channel();
-    let debuginfod = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
-    let config = config.clone();
-    thread::Builder::new()
-        .name("symbolize".into())
-        .spawn(move || {
-            let output = crate::output::new(&config, event, sink);
+/// What the thread is to do.
+pub struct Work {
+    /// The event that is sampled.
+    pub event: &'static str,
+    /// Where the samples go.
+    pub sink: Sink,
+    /// Who looks for processes that no record has told of.
+    pub tracker: Tracker,
+    /// Where the samples come from.
+    pub receiver: Receiver,
+    /// Counts those that were written.
+    pub delivered: Arc<PerCpuCount>,
+    /// Counts those for which there was no room on the way.
+    pub behind: Arc<PerCpuCount>,
+}
+
+impl Worker {
+    /// Starts the thread, which reads the kernel's symbols and waits for its work: reading them takes as
+    /// long as loading the program, and both can go on at once.
+    pub fn start(config: &Config) -> Result<Self> {
+        let (done, ended) = oneshot::channel();
+        let (is_ready, ready) = oneshot::channel();
+        let (begin, work) = mpsc::channel();
+        let debuginfod = config.debuginfod.clone().map(Debuginfod::start).transpose()?;
+        let config = config.clone();
+        let run = move || {
             let mut symbolizer =
                 Symbolizer::new(config.lines, config.symbol_cache_bytes, debuginfod);
             if config.kernel_stacks {
@@ -72,6 +80,9 @@ pub fn spawn(
             }
             // Nobody waits for either any more if the run was broken off.
             let _ = is_ready.send(());
+            let Ok(Work { event, sink, tracker, receiver, delivered, behind }) = work.recv() else {
+                return;
+            };
             let mut thread = Thread {
                 symbolizer,
                 processes: Processes::new(config.max_processes),
@@ -81,12 +92,23 @@ pub fn spawn(
                 empty: Rc::default(),
                 naming: Naming::default(),
                 metadata: config.metadata,
-                output,
+                output: crate::output::new(&config, event, sink),
             };
             let _ = done.send(thread.run(receiver, &delivered, &behind));
-        })
-        .map_err(|error| Error::system("cannot start the symbolizing thread", error))?;
-    Ok(Worker { ready, ended })
+        };
+        thread::Builder::new()
+            .name("symbolize".into())
+            .spawn(run)
+            .map_err(|error| Error::system("cannot start the symbolizing thread", error))?;
+        Ok(Self { ready, ended, begin })
+    }
+
+    /// Gives the thread its work, which ends with the ledger after [`Message::Finish`], or with an error
+    /// when it can't write.
+    pub fn begin(&self, work: Work) {
+        // A thread that has ended says so by `ended`.
+        let _ = self.begin.send(work);
+    }
 }
 
 /// Resolved halves of stacks, by the mappings they were resolved in and their bytes.
