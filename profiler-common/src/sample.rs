@@ -4,6 +4,15 @@
 //! [`SampleHeader::user_frames`] addresses of eight bytes, innermost frame first, all in the
 //! machine's byte order. What is not there is not sent: a sample of three frames takes 88 bytes of
 //! the ring.
+//!
+//! Where the walk of the user stack ended because the agent had not told it yet what it needs, a copy
+//! of the stack follows, for the agent to walk: [`COPY_REGISTERS`] registers by DWARF's numbers, and
+//! what lies from the stack pointer up.
+
+use crate::unwind::{
+    Native,
+    step::{Arch, Stop},
+};
 
 /// Length of a task's name with its terminating zero (`TASK_COMM_LEN`).
 pub const COMM_LEN: usize = 16;
@@ -15,6 +24,11 @@ pub const MAX_FRAMES: u32 = 512;
 /// Set in a user address that is no return address, though it has callees: what a signal has
 /// interrupted. Addresses of user space have fewer bits.
 pub const INTERRUPTED: u64 = 1 << 63;
+
+/// Registers of a copy of the stack.
+pub const COPY_REGISTERS: usize = Native::REGISTERS;
+/// The largest copy of a stack, in bytes: the registers, what is left of the first page, and two pages.
+pub const COPY_BYTES: usize = COPY_REGISTERS * 8 + 3 * 4096;
 
 /// How the walk of the user stack ended, as far as the kernel side knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +74,20 @@ impl UserEnd {
             _ => return None,
         })
     }
+
+    /// How a walk ends where there is no step to a caller. A frame found by its frame pointer is a
+    /// guess, and no end to rely on.
+    #[inline]
+    #[must_use]
+    pub const fn of_stop(stop: Stop, is_guess: bool, knows_mappings: bool) -> Self {
+        match stop {
+            Stop::Complete | Stop::Unreadable if is_guess && knows_mappings => Self::NoUnwindInfo,
+            Stop::Complete | Stop::Unreadable if is_guess => Self::ChainEnded,
+            Stop::Complete => Self::Complete,
+            Stop::Unreadable => Self::Unreadable,
+            Stop::Unsupported => Self::Unsupported,
+        }
+    }
 }
 
 /// The fixed part of a sample.
@@ -88,8 +116,10 @@ pub struct SampleHeader {
     pub user_end: u8,
     /// Which of the run's events fired, by its position.
     pub event: u8,
+    /// Bytes of the copy of the stack behind the addresses; 0 where there is none.
+    pub copy_bytes: u16,
     /// Zero.
-    pub reserved: [u8; 6],
+    pub reserved: [u8; 4],
 }
 
 impl SampleHeader {

@@ -6,6 +6,7 @@
 #![no_std]
 #![no_main]
 
+mod copy;
 mod registers;
 mod walk;
 
@@ -31,7 +32,7 @@ use aya_ebpf::{
 use aya_log_ebpf::{info, warn};
 use profiler_common::{
     counter::{Counter, Counters},
-    sample::{COMM_LEN, MAX_FRAMES, SampleHeader, UserEnd},
+    sample::{COMM_LEN, COPY_BYTES, MAX_FRAMES, SampleHeader, UserEnd},
     settings::flag,
 };
 
@@ -73,6 +74,8 @@ struct Scratch {
     regs: bpf_user_pt_regs_t,
     header: SampleHeader,
     frames: [u64; FRAMES],
+    /// Room behind the last address for a copy of the stack.
+    behind: [u8; COPY_BYTES],
 }
 
 /// Addresses that a record can have: of both halves of the stack.
@@ -159,7 +162,7 @@ fn record<const WALKS: bool>(
     if flags & flag::KERNEL_STACK != 0 && !registers::hit_user(ctx) {
         kernel_bytes = stack(ctx, frames, limit, 0);
     }
-    let mut user_bytes = 0;
+    let (mut user_bytes, mut copy_bytes) = (0, 0);
     let mut user_end = UserEnd::NotCaptured;
     if flags & flag::USER_STACK != 0 {
         let user = if WALKS {
@@ -186,6 +189,9 @@ fn record<const WALKS: bool>(
                     walk::walk(scratch, tgid, registers, first, limit / 8, by_tables);
                 user_bytes = frames * 8;
                 user_end = end;
+                if by_tables {
+                    copy_bytes = copy::copy(scratch);
+                }
             }
         }
     }
@@ -210,10 +216,11 @@ fn record<const WALKS: bool>(
     header.user_frames = (user_bytes / 8) as u16;
     header.user_end = user_end as u8;
     header.event = 0;
-    header.reserved = [0; 6];
+    header.copy_bytes = copy_bytes as u16;
+    header.reserved = [0; 4];
     // SAFETY: `comm` is `COMM_LEN` bytes long; the helper fills all of them.
     unsafe { bpf_get_current_comm(header.comm.as_mut_ptr().cast(), COMM_LEN as u32) };
-    SampleHeader::BYTES as u64 + kernel_bytes + user_bytes
+    SampleHeader::BYTES as u64 + kernel_bytes + user_bytes + copy_bytes
 }
 
 /// Takes one half of the stack and returns its size in bytes: 0 where there is none.
@@ -232,8 +239,7 @@ fn stack(ctx: &PerfEventContext, to: *mut u64, limit: u32, flags: u64) -> u64 {
 #[inline(always)]
 fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, bytes: u64) {
     let ring = (&raw const SAMPLES).cast_mut().cast();
-    // SAFETY: `ring` is a ring buffer map.
-    let unread = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
+    let unread = unread();
     let now_ns = scratch.header.time_ns;
     let mut wake = BPF_RB_NO_WAKEUP;
     if unread + bytes >= WAKE_BYTES.load()
@@ -243,8 +249,8 @@ fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, 
         scratch.woken_ns = now_ns;
     }
     let from = (&raw mut scratch.header).cast();
-    // SAFETY: header and frames lie side by side in the scratch, and `bytes` is the size of the
-    // header and of the frames written behind it.
+    // SAFETY: header and frames lie side by side in the scratch, with room behind them, `bytes` is the size
+    // of the header and of what was written behind it, and `ring` is a ring buffer map.
     let result = unsafe { bpf_ringbuf_output(ring, from, bytes, u64::from(wake)) };
     if result == 0 {
         count(counters, Counter::Written, 1);
@@ -258,6 +264,14 @@ fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, 
         count(counters, Counter::RingContended, 1);
         warn!(ctx, "sample lost: the ring's lock was taken, tid {}", scratch.header.tid);
     }
+}
+
+/// Bytes in the ring that the agent has not read.
+#[inline(always)]
+fn unread() -> u64 {
+    let ring = (&raw const SAMPLES).cast_mut().cast();
+    // SAFETY: `ring` is a ring buffer map.
+    unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) }
 }
 
 #[inline(always)]

@@ -9,12 +9,12 @@ use aya_ebpf::{
     },
     programs::PerfEventContext,
 };
-use profiler_common::unwind::step::Registers;
+use profiler_common::{sample::COPY_REGISTERS, unwind::step::Registers};
 
 use crate::{TASK_REGISTERS, TASK_STACK};
 
 /// Registers that a rule can name, by DWARF's numbers from 0 on.
-pub(crate) const COUNT: usize = if cfg!(bpf_target_arch = "aarch64") { 32 } else { 16 };
+pub(crate) const COUNT: usize = COPY_REGISTERS;
 
 /// What the task has in user space.
 pub(crate) enum User {

@@ -53,7 +53,7 @@ const BPF_F_INNER_MAP: usize = 1 << 12;
 const WINDOW_WORDS: usize = 256;
 const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * 8;
 /// Memory is there by pages of at least this size.
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Rules kept by address: as many as a per-CPU value, which has 32 KiB at most, can hold.
 const CACHED: usize = 2048;
 
@@ -74,14 +74,14 @@ pub(crate) struct Walk {
     /// The frame at hand.
     frame: Registers,
     /// Which of the record's frames is the next, and which is behind the last.
-    next: u32,
+    pub(crate) next: u32,
     behind: u32,
     /// Whether the frame's address is that of a call's return: 0 or 1.
     is_return: u32,
     /// Whether the frame was found by a frame pointer, and has yet to be shown to be one.
     is_guess: u32,
     /// What the agent has not told, where frames may be missing for that: a [`UserEnd`], or 0.
-    lacks: u32,
+    pub(crate) lacks: u32,
     reserved: u32,
     space: Space,
     /// How it has ended.
@@ -245,13 +245,7 @@ fn arrive(walk: &mut Walk, stepped: Result<Caller, Stop>, is_guess: bool) -> Res
             walk.is_return = u32::from(caller == Caller::Called);
             Ok(())
         }
-        Err(Stop::Complete | Stop::Unreadable) if is_guess && by_tables => {
-            Err(UserEnd::NoUnwindInfo)
-        }
-        Err(Stop::Complete | Stop::Unreadable) if is_guess => Err(UserEnd::ChainEnded),
-        Err(Stop::Complete) => Err(UserEnd::Complete),
-        Err(Stop::Unreadable) => Err(UserEnd::Unreadable),
-        Err(Stop::Unsupported) => Err(UserEnd::Unsupported),
+        Err(stop) => Err(UserEnd::of_stop(stop, is_guess, by_tables)),
     }
 }
 

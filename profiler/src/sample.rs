@@ -1,6 +1,6 @@
 //! From bytes to a sample. The layout stands in [`profiler_common::sample`].
 
-use profiler_common::sample::{COMM_LEN, SampleHeader, UserEnd};
+use profiler_common::sample::{COMM_LEN, COPY_REGISTERS, SampleHeader, UserEnd};
 
 /// One stack sample, its addresses still in the ring's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,40 @@ pub struct RawSample<'a> {
     pub kernel: Addresses<'a>,
     /// The user half, innermost frame first.
     pub user: Addresses<'a>,
+    /// A copy of the stack, where the walk was not told in time what it needs.
+    pub copy: Option<StackCopy<'a>>,
+}
+
+/// The registers of a sample, and its stack from the stack pointer up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackCopy<'a> {
+    registers: &'a [u8],
+    stack: &'a [u8],
+}
+
+impl<'a> StackCopy<'a> {
+    /// In these bytes, if they are as many as the registers take.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        let (registers, stack) = bytes.split_at_checked(COPY_REGISTERS * 8)?;
+        Some(Self { registers, stack })
+    }
+
+    /// A register, by DWARF's number.
+    #[must_use]
+    pub fn register(&self, number: usize) -> Option<u64> {
+        word(self.registers, number.checked_mul(8)?)
+    }
+
+    /// The eight bytes so far up from the stack pointer.
+    #[must_use]
+    pub fn word(&self, offset: u64) -> Option<u64> {
+        word(self.stack, usize::try_from(offset).ok()?)
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }
 
 /// A run of addresses, eight bytes each in the machine's byte order. As bytes they serve as a key.
@@ -80,18 +114,31 @@ pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
         fields.header().ok_or(DecodeError::Truncated { needed: SampleHeader::BYTES, got })?;
     let (kernel_bytes, user_bytes) =
         (usize::from(header.kernel_frames) * 8, usize::from(header.user_frames) * 8);
-    let needed = SampleHeader::BYTES + kernel_bytes + user_bytes;
-    let frames = fields.0.split_at_checked(kernel_bytes).and_then(|(kernel, rest)| {
+    let copy_bytes = usize::from(header.copy_bytes);
+    let needed = SampleHeader::BYTES + kernel_bytes + user_bytes + copy_bytes;
+    let parts = fields.0.split_at_checked(kernel_bytes).and_then(|(kernel, rest)| {
         let (user, rest) = rest.split_at_checked(user_bytes)?;
-        Some((kernel, user, rest))
+        let (copy, rest) = rest.split_at_checked(copy_bytes)?;
+        Some((kernel, user, copy, rest))
     });
-    let (kernel, user, rest) = frames.ok_or(DecodeError::Truncated { needed, got })?;
+    let (kernel, user, copy, rest) = parts.ok_or(DecodeError::Truncated { needed, got })?;
     let user_end =
         UserEnd::from_wire(header.user_end).ok_or(DecodeError::UserEnd(header.user_end))?;
     let SampleHeader { time_ns, cgroup_id, period, tgid, tid, cpu, comm, .. } = header;
-    let (kernel, user) = (Addresses(kernel), Addresses(user));
-    let sample =
-        RawSample { time_ns, cgroup_id, period, tgid, tid, cpu, comm, user_end, kernel, user };
+    let (kernel, user, copy) = (Addresses(kernel), Addresses(user), StackCopy::new(copy));
+    let sample = RawSample {
+        time_ns,
+        cgroup_id,
+        period,
+        tgid,
+        tid,
+        cpu,
+        comm,
+        user_end,
+        kernel,
+        user,
+        copy,
+    };
     Ok((sample, rest))
 }
 
@@ -119,6 +166,7 @@ impl Fields<'_> {
             comm: self.take()?,
             user_end: u8::from_ne_bytes(self.take()?),
             event: u8::from_ne_bytes(self.take()?),
+            copy_bytes: u16::from_ne_bytes(self.take()?),
             reserved: self.take()?,
         })
     }
@@ -158,7 +206,8 @@ mod tests {
             comm: *b"name\0\0\0\0\0\0\0\0\0\0\0\0",
             user_end: UserEnd::ChainEnded as u8,
             event: 0,
-            reserved: [0; 6],
+            copy_bytes: 0,
+            reserved: [0; 4],
         }
     }
 
@@ -180,6 +229,30 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_of_the_stack_is_registers_and_what_lies_above() {
+        let registers: Vec<u64> = (100..).take(COPY_REGISTERS).collect();
+        let words = [&[10, 20][..], &registers, &[7, 8]].concat();
+        let copy_bytes = u16::try_from(8 * (COPY_REGISTERS + 2)).unwrap();
+        let bytes = encode(&SampleHeader { copy_bytes, ..header(1, 1) }, &words);
+        let (sample, rest) = decode(&bytes).unwrap();
+        assert!(rest.is_empty());
+        let copy = sample.copy.unwrap();
+        assert_eq!(
+            [0, COPY_REGISTERS - 1].map(|it| copy.register(it)),
+            [Some(100), registers.last().copied()]
+        );
+        assert_eq!(copy.register(COPY_REGISTERS), None);
+        assert_eq!([0, 8, 9, u64::MAX].map(|it| copy.word(it)), [Some(7), Some(8), None, None]);
+        // Too few for the registers.
+        let bytes = encode(&SampleHeader { copy_bytes: 8, ..header(1, 1) }, &[10, 20, 30]);
+        assert_eq!(decode(&bytes).unwrap().0.copy, None);
+        assert_eq!(
+            decode(&bytes[..bytes.len() - 1]),
+            Err(DecodeError::Truncated { needed: 88, got: 87 })
+        );
+    }
+
+    #[test]
     fn refuses_what_it_can_not_be() {
         let bytes = encode(&header(1, 2), &[10, 20, 30]);
         let cut = &bytes[..bytes.len() - 1];
@@ -195,7 +268,9 @@ mod tests {
         fn any_bytes_are_a_sample_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Ok((sample, rest)) = decode(&bytes) {
                 let frames = sample.kernel.iter().len() + sample.user.iter().len();
-                prop_assert_eq!(SampleHeader::BYTES + 8 * frames + rest.len(), bytes.len());
+                let copied = sample.copy.map_or(0, |it| it.registers.len() + it.stack.len());
+                let known = SampleHeader::BYTES + 8 * frames + copied + rest.len();
+                prop_assert!(known <= bytes.len() && bytes.len() < known + 8 * COPY_REGISTERS);
             }
         }
 

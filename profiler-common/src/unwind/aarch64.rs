@@ -23,6 +23,7 @@ impl Arch for Aarch64 {
     const FP: u16 = 29;
     const SP: u16 = 31;
     const RA: u16 = 30;
+    const REGISTERS: usize = 32;
     const CALL_PUSHES: bool = false;
     const SIGNAL_FP: u64 = 128 + 184 + 29 * 8;
     const SIGNAL_SP: u64 = 128 + 184 + 31 * 8;

@@ -28,6 +28,8 @@ pub trait Arch {
     const SP: u16;
     /// DWARF's number of the return address: a column of its own, or the link register.
     const RA: u16;
+    /// Registers that a rule can name, by DWARF's numbers from 0 on.
+    const REGISTERS: usize;
     /// Whether a call pushes the return address.
     const CALL_PUSHES: bool;
     /// Where, from the stack pointer of a signal's frame, the interrupted frame pointer is.

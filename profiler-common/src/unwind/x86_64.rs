@@ -15,6 +15,7 @@ impl Arch for X86_64 {
     const FP: u16 = 6;
     const SP: u16 = 7;
     const RA: u16 = 16;
+    const REGISTERS: usize = 16;
     const CALL_PUSHES: bool = true;
     const SIGNAL_FP: u64 = 40 + 10 * 8;
     const SIGNAL_SP: u64 = 40 + 15 * 8;

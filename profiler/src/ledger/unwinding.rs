@@ -27,8 +27,10 @@ pub struct Unwinding {
     pub most_rules: u64,
     /// How often all tables were made again, since rules of files that were gone had used up the room.
     pub started_over: u64,
-    /// Processes whose mappings found no room, so that their stacks were not walked to the end.
+    /// Processes whose mappings found no room, so that their stacks were not walked in the kernel.
     pub unknown_processes: u64,
+    /// Stacks that the agent has walked, from a copy, since the kernel was not told in time what that needs.
+    pub walked_later: u64,
 }
 
 impl Unwinding {
@@ -47,6 +49,13 @@ impl Unwinding {
                 mib(self.table_bytes + self.other_bytes),
                 mib(self.limit_bytes)
             );
+            if self.walked_later > 0 {
+                let _ = writeln!(
+                    text,
+                    "stacks walked by the agent, before their tables were in the kernel: {}",
+                    self.walked_later
+                );
+            }
             let mut why: Vec<(&String, &u64)> = self.without_table.iter().collect();
             why.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
             if !why.is_empty() {
@@ -97,13 +106,14 @@ mod tests {
             rules: 345,
             most_rules: 16_384,
             without_table: [("not an ELF file".to_owned(), 2)].into(),
+            walked_later: 7,
             ..Unwinding::default()
         };
         assert_eq!(well.lines(false), "");
         assert_eq!(
             well.lines(true),
             "unwind tables: 3 with 345 of 16384 rules, 1.5 MiB; with mappings and caches 3.5 MiB of \
-             256.0 MiB\nfiles without an unwind table: not an ELF file 2\n"
+             256.0 MiB\nstacks walked by the agent, before their tables were in the kernel: 7\nfiles without an unwind table: not an ELF file 2\n"
         );
         let short = Unwinding { taken_out: 5, no_room: 1, started_over: 2, ..well };
         assert_eq!(

@@ -149,6 +149,7 @@ mod tests {
             user_end: UserEnd::NotCaptured,
             kernel: Addresses::default(),
             user: Addresses::default(),
+            copy: None,
         };
         let (kernel, user) = (Rc::default(), Rc::default());
         let metadata = process.cloned().map(Rc::new);

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{debuginfod::Debuginfod, frame::Stack, naming::Naming, symbolizer::Symbolizer};
 use crate::{
-    config::Config,
+    config::{Config, UserWalk},
     error::{Error, Result},
     ledger::{Ledger, PerCpuCount},
     output::{NamedSample, Output, Sink},
@@ -23,6 +23,7 @@ use crate::{
     },
     queue::{Message, Receiver},
     sample::{self, Addresses, RawSample},
+    unwind::walker::{Walked, Walker},
 };
 
 /// Addresses in all cached stacks. An address takes some 100 bytes with its share of the text.
@@ -83,7 +84,14 @@ impl Worker {
             let Ok(Work { event, sink, tracker, receiver, delivered, behind }) = work.recv() else {
                 return;
             };
+            let walker = match config.user_walk {
+                UserWalk::Tables { or_frame_pointers } => {
+                    Some(Walker::new(config.frame_limit, or_frame_pointers))
+                }
+                UserWalk::Kernel | UserWalk::FramePointers => None,
+            };
             let mut thread = Thread {
+                walker,
                 symbolizer,
                 processes: Processes::new(config.max_processes),
                 finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
@@ -120,6 +128,8 @@ fn cached(stacks: &Stacks, space: SpaceId, addresses: Addresses<'_>) -> Option<R
 
 /// What the thread works with.
 struct Thread {
+    /// Of stacks that the eBPF program could not walk yet.
+    walker: Option<Walker>,
     symbolizer: Symbolizer,
     processes: Processes,
     finding: Finding,
@@ -179,6 +189,9 @@ impl Thread {
                     let mut ledger = Ledger::settle(&kernel, delivered, behind);
                     ledger.user_ends = self.naming.ends();
                     ledger.names = std::mem::take(&mut self.naming).into_files();
+                    if let (Some(unwinding), Some(walker)) = (&mut ledger.unwinding, &self.walker) {
+                        unwinding.walked_later = walker.walked();
+                    }
                     ledger.evicted_processes = self.processes.evicted();
                     if let Err(error) = self.output.finish(&ledger) {
                         if self.output.is_written_at_end() {
@@ -195,8 +208,16 @@ impl Thread {
     }
 
     fn sample(&mut self, raw: &RawSample<'_>) -> Result<()> {
+        let process = self.process(raw);
+        let walked = process.as_ref().and_then(|process| self.walk(raw, process));
+        let of_copy = walked.as_ref().map(|Walked { addresses, end }| RawSample {
+            user: Addresses::new(addresses),
+            user_end: *end,
+            ..*raw
+        });
+        let raw = of_copy.as_ref().unwrap_or(raw);
         let kernel = self.kernel_stack(raw.kernel);
-        let (space, user) = self.user_stack(raw);
+        let (space, user) = self.user_stack(raw, process);
         let metadata = if self.metadata {
             self.processes.at(raw.tgid, raw.time_ns).and_then(|process| process.metadata)
         } else {
@@ -219,20 +240,12 @@ impl Thread {
         stack
     }
 
-    /// The user half, and the mappings that it was named by.
-    fn user_stack(&mut self, raw: &RawSample<'_>) -> (SpaceId, Rc<Stack>) {
-        if raw.user.is_empty() {
-            return (SpaceId::KERNEL, Rc::clone(&self.empty));
-        }
-        let mut known = self.processes.at(raw.tgid, raw.time_ns);
-        if known.is_none() {
-            known = self.find(raw);
-        }
-        let Some(mut process) = known else {
-            return (SpaceId::KERNEL, Rc::new(self.symbolizer.unknown_stack(raw.user)));
-        };
+    /// What was sampled; `None` without a user half, or if nobody knows.
+    fn process(&mut self, raw: &RawSample<'_>) -> Option<Process> {
+        let in_user = raw.user.iter().next()?;
+        let known = self.processes.at(raw.tgid, raw.time_ns);
+        let mut process = known.or_else(|| self.find(raw))?;
         // Within exec, user space is still that of the last program.
-        let in_user = raw.user.iter().next().unwrap_or_default();
         let is_in = |space: &Space| space.find(in_user, raw.time_ns).is_some();
         if let Some(before) = process.before_exec.take()
             && !is_in(&process.space)
@@ -240,6 +253,27 @@ impl Thread {
         {
             process.space = before;
         }
+        Some(process)
+    }
+
+    /// The user half from its copy, if there is one and more is known by now.
+    fn walk(&mut self, raw: &RawSample<'_>, process: &Process) -> Option<Walked> {
+        let (copy, pc) = (raw.copy?, raw.user.iter().next()?);
+        self.walker.as_mut()?.walk(pc, &copy, &process.space, raw.time_ns, raw.user_end)
+    }
+
+    /// The user half, and the mappings that it was named by.
+    fn user_stack(
+        &mut self,
+        raw: &RawSample<'_>,
+        process: Option<Process>,
+    ) -> (SpaceId, Rc<Stack>) {
+        if raw.user.is_empty() {
+            return (SpaceId::KERNEL, Rc::clone(&self.empty));
+        }
+        let Some(process) = process else {
+            return (SpaceId::KERNEL, Rc::new(self.symbolizer.unknown_stack(raw.user)));
+        };
         let space = process.space.id();
         // What holds now need not have held then.
         let is_current = process.space.changed_ns() <= raw.time_ns;

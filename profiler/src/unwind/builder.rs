@@ -168,7 +168,7 @@ impl Maker {
 }
 
 /// The vDSO as it is mapped here, which is as it is mapped everywhere.
-fn vdso() -> Vec<u8> {
+pub(super) fn vdso() -> Vec<u8> {
     let read = || {
         let text = fs::read("/proc/self/maps").ok()?;
         let vdso = maps::parse(&text).into_iter().find(|it| it.backing == Backing::Vdso)?;

@@ -27,6 +27,7 @@ mod trampoline;
 mod undescribed;
 mod unpack;
 mod vdso;
+pub mod walker;
 
 pub use rules::Rules;
 pub use source::NoTable;

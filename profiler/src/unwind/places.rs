@@ -142,6 +142,7 @@ impl Places {
             most_rules: u64::from(RULES),
             started_over: self.started_over,
             unknown_processes: unknown as u64,
+            walked_later: 0,
         }
     }
 

@@ -1,0 +1,78 @@
+//! A copy of the stack for the agent to walk, where it had not told in time what the walk needs: what a
+//! process has mapped that began a moment ago, or the table of a file.
+
+use core::{ffi::c_void, hint::black_box, mem::offset_of};
+
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use profiler_common::{
+    sample::{COPY_BYTES, COPY_REGISTERS},
+    unwind::{Native, step::Arch as _},
+};
+
+use crate::{FRAMES, SCRATCH, Scratch, WAKE_BYTES, unread, walk::PAGE_BYTES};
+
+/// Whole pages that are copied, above what is left of the first.
+const PAGES: u32 = 2;
+
+/// Copies the stack behind the record's addresses if the walk was not told enough; gives its bytes.
+///
+/// Not while much is unread: copies are large, and must not cost a sample.
+#[inline(always)]
+pub(crate) fn copy(scratch: &mut Scratch) -> u64 {
+    if scratch.walk.lacks == 0 || unread() >= WAKE_BYTES.load() {
+        return 0;
+    }
+    // The call finds the scratch in its map, as those of the walk do.
+    black_box(&raw mut *scratch);
+    let bytes = black_box(u64::from(copy_stack()));
+    // LLVM must not merge the comparison into one of a sum: the verifier would not see the bound.
+    black_box(if bytes <= COPY_BYTES as u64 { bytes } else { 0 })
+}
+
+/// Copies the sample's registers, and the stack from its pointer up to where it ends, or three pages.
+///
+/// With external linkage, so that the verifier takes it by itself, as the walk's steps.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn copy_stack() -> u32 {
+    const REGISTERS_BYTES: usize = COPY_REGISTERS * 8;
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
+    // SAFETY: it points to this CPU's value, which `take` keeps for this run of the program.
+    let used = black_box(unsafe { (*scratch).walk.next });
+    if used > FRAMES as u32 {
+        return 0;
+    }
+    // SAFETY: as above, and `used` addresses have room in `frames`, behind which there is room for a copy.
+    let to = unsafe {
+        let frames = scratch.cast::<u8>().add(offset_of!(Scratch, frames));
+        frames.add(used as usize * 8)
+    };
+    let mut at = 0;
+    for number in 0..COPY_REGISTERS {
+        // SAFETY: as above.
+        unsafe {
+            let value = (*scratch).walk.registers[number];
+            to.cast::<u64>().add(number).write(value);
+            if number == Native::SP as usize {
+                at = value;
+            }
+        }
+    }
+    let mut bytes = PAGE_BYTES - (at & (PAGE_BYTES - 1));
+    // SAFETY: a copy has room for the registers and three pages; the helper reads from any address or
+    // fails.
+    unsafe {
+        let to = to.add(REGISTERS_BYTES);
+        if at & 7 != 0 || bpf_probe_read_user(to.cast(), bytes as u32, at as *const c_void) != 0 {
+            return 0;
+        }
+        for _ in 0..PAGES {
+            let from = at.wrapping_add(bytes) as *const c_void;
+            if bpf_probe_read_user(to.add(bytes as usize).cast(), PAGE_BYTES as u32, from) != 0 {
+                break;
+            }
+            bytes += PAGE_BYTES;
+        }
+    }
+    REGISTERS_BYTES as u32 + bytes as u32
+}
