@@ -63,8 +63,9 @@ extern "C" fn copy_stack() -> u32 {
     // fails.
     unsafe {
         let to = to.add(REGISTERS_BYTES);
+        // Within exec and exit there is no stack any more, which the agent learns so.
         if at & 7 != 0 || bpf_probe_read_user(to.cast(), bytes as u32, at as *const c_void) != 0 {
-            return 0;
+            return REGISTERS_BYTES as u32;
         }
         for _ in 0..PAGES {
             let from = at.wrapping_add(bytes) as *const c_void;

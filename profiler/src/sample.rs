@@ -44,6 +44,12 @@ impl<'a> StackCopy<'a> {
         Some(Self { registers, stack })
     }
 
+    /// Whether there is no stack, as within exec and exit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.stack.is_empty()
+    }
+
     /// A register, by DWARF's number.
     #[must_use]
     pub fn register(&self, number: usize) -> Option<u64> {

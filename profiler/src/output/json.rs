@@ -50,6 +50,7 @@ struct Sample<'a> {
     kernel: Half<'a>,
     user: Half<'a>,
     user_end: &'static str,
+    user_copied: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<&'a Metadata>,
 }
@@ -112,6 +113,7 @@ impl Output for Json {
             kernel: Half(&sample.kernel),
             user: Half(&sample.user),
             user_end: sample.user_end(),
+            user_copied: sample.is_copied,
             process: sample.metadata.as_deref(),
         })
     }
@@ -153,7 +155,8 @@ mod tests {
         };
         let (kernel, user) = (Rc::default(), Rc::default());
         let metadata = process.cloned().map(Rc::new);
-        let sample = NamedSample { raw: &raw, space: SpaceId::KERNEL, kernel, user, metadata };
+        let (space, is_copied) = (SpaceId::KERNEL, false);
+        let sample = NamedSample { raw: &raw, space, kernel, user, is_copied, metadata };
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut json = Json::new(Sink::open(Some(file.path())).unwrap(), "cycles");
         json.sample(&sample).unwrap();

@@ -35,6 +35,8 @@ pub struct NamedSample<'a> {
     pub kernel: Rc<Stack>,
     /// The user half; empty if there is none.
     pub user: Rc<Stack>,
+    /// Whether the agent has walked the user half, from a copy.
+    pub is_copied: bool,
     /// Who the process is, if that was asked for.
     pub metadata: Option<Rc<Metadata>>,
 }

@@ -223,7 +223,8 @@ impl Thread {
         } else {
             None
         };
-        let sample = NamedSample { raw, space, kernel, user, metadata };
+        let is_copied = of_copy.is_some();
+        let sample = NamedSample { raw, space, kernel, user, is_copied, metadata };
         self.naming.add(&sample.user, sample.user_end());
         self.output.sample(&sample)
     }

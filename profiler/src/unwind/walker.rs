@@ -108,7 +108,7 @@ impl Walker {
             stack.is_sampled = false;
             match stepped {
                 Ok(caller) => is_return = u64::from(caller == Caller::Called),
-                Err(_) if stack.is_behind => break cut,
+                Err(_) if stack.is_behind && !copy.is_empty() => break cut,
                 Err(stop) => break UserEnd::of_stop(stop, is_guess, true),
             }
         };
@@ -184,5 +184,66 @@ impl Memory for Stack<'_> {
 
     fn register(&self, number: u8) -> Option<u64> {
         if self.is_sampled { self.copy.register(number.into()) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::maps::Mapping;
+    use profiler_common::sample::COPY_REGISTERS;
+
+    const STACK: u64 = 0x7fff_0000;
+    const CODE: u64 = 0x1000;
+
+    /// Code without a file, as one that is made at run time.
+    fn space() -> Space {
+        let (backing, name) = (Backing::Anonymous, "".into());
+        Space::new(vec![Mapping { start: CODE, end: 2 * CODE, file_offset: 0, backing, name }], 0)
+    }
+
+    /// Walks a stack of these words from the first instruction of the code.
+    fn walk(words: &[u64], or_frame_pointers: bool, limit: u32) -> Option<(Vec<u64>, UserEnd)> {
+        let mut registers = [0; COPY_REGISTERS];
+        registers[usize::from(Native::SP)] = STACK;
+        registers[usize::from(Native::FP)] = STACK;
+        let bytes: Vec<u8> =
+            registers.iter().chain(words).flat_map(|word| word.to_ne_bytes()).collect();
+        let copy = StackCopy::new(&bytes).unwrap();
+        let mut walker = Walker::new(limit, or_frame_pointers);
+        let Walked { addresses, end } =
+            walker.walk(CODE, &copy, &space(), 1, UserEnd::NotLoaded)?;
+        let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        Some((addresses.collect(), end))
+    }
+
+    #[test]
+    fn frame_pointers_lead_up_to_what_is_no_code() {
+        let words = [STACK + 16, CODE + 8, STACK + 32, CODE + 16, STACK + 48, 7];
+        let found = walk(&words, true, 127);
+        assert_eq!(found, Some((vec![CODE, CODE + 8, CODE + 16], UserEnd::NoUnwindInfo)));
+        assert_eq!(walk(&words, true, 2), Some((vec![CODE, CODE + 8], UserEnd::Depth)));
+        assert_eq!(walk(&words, false, 127), Some((vec![CODE], UserEnd::NoUnwindInfo)));
+    }
+
+    #[test]
+    fn behind_the_copy_it_ends_as_in_the_kernel() {
+        let words = [STACK + 16, CODE + 8, STACK + 32];
+        let found = walk(&words, true, 127);
+        assert_eq!(found, Some((vec![CODE, CODE + 8], UserEnd::NotLoaded)));
+        // A record below the stack is none.
+        let found = walk(&[STACK - 16, CODE + 8], true, 127);
+        assert_eq!(found, Some((vec![CODE, CODE + 8], UserEnd::NoUnwindInfo)));
+        // Without a stack there is nothing behind it.
+        assert_eq!(walk(&[], true, 127), Some((vec![CODE], UserEnd::NoUnwindInfo)));
+    }
+
+    #[test]
+    fn what_is_mapped_nowhere_is_not_walked() {
+        let copy = [0; COPY_REGISTERS * 8];
+        let copy = StackCopy::new(&copy).unwrap();
+        let mut walker = Walker::new(127, true);
+        let found = walker.walk(2 * CODE, &copy, &space(), 1, UserEnd::NotMapped);
+        assert_eq!((found, walker.walked()), (None, 0));
     }
 }

@@ -68,6 +68,32 @@ fn processes_of_some_milliseconds_have_names() {
     }
 }
 
+/// Walked by the agent where the kernel was not told in time what is mapped.
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn processes_of_some_milliseconds_have_whole_stacks() {
+    if !has_tables() {
+        return;
+    }
+    let mut command = Command::new(fixture("nofp_brief.c"));
+    let program = Program(command.arg("2").spawn().unwrap());
+    let parent = program.0.id();
+    let mut run = Run::start(&["-f", "json", "-F", "999"]);
+    let (mut copied, mut all) = (0, 0);
+    while all < SAMPLES || copied < 50 {
+        let sample = run.sample(|it| it["pid"] != parent && is_in(it, "/nofp_brief-c"));
+        let names = symbols(&sample["user"]);
+        // Its start, and that of the dynamic linker, have no chain of ours.
+        if !["inner", "outer", "main"].contains(&names[0]) {
+            continue;
+        }
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        assert!(["inner", "outer", "main"].ends_with_names(&up_to(&sample, "main")), "{sample}");
+        copied += usize::from(sample["user_copied"] == true);
+        all += 1;
+    }
+}
+
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_program_that_was_replaced_while_it_runs_keeps_its_names() {

@@ -72,12 +72,13 @@ fn one_after_another(
     end(run)
 }
 
-/// Waits for a stack of a program that ends with these functions and is whole.
+/// Waits for a stack of a program that ends with these functions and is whole, by tables in the kernel.
 fn wait_for_whole(run: &mut Run, program: &Program, chain: &[&str]) {
     let pid = program.0.id();
     run.sample(|it| {
         let names = symbols(&it["user"]);
-        it["pid"] == pid && it["user_end"] == "complete" && names.starts_with(chain)
+        let is_whole = it["user_end"] == "complete" && it["user_copied"] == false;
+        it["pid"] == pid && is_whole && names.starts_with(chain)
     });
 }
 

@@ -23,9 +23,10 @@ pub(crate) fn start(program: &Program, arguments: &[&str]) -> Run {
     Run::start(&[&["-f", "json", "-F", "997", "-p", &program.pid()], arguments].concat())
 }
 
-/// Reads until a stack is complete: from then on the tables of what it goes through are there.
+/// Reads until a stack is complete in the kernel: from then on the tables of what it goes through are
+/// there.
 pub(crate) fn wait_for_tables(run: &mut Run) {
-    run.sample(|it| it["user_end"] == "complete");
+    run.sample(|it| it["user_end"] == "complete" && it["user_copied"] == false);
 }
 
 /// Samples as the profiler gives them, each of which must be complete, until each function of the
@@ -224,6 +225,28 @@ fn a_program_that_throws_is_complete_in_its_handlers_and_on_the_way_there() {
         }
     }
     assert!(complete * 100 >= all * 95, "{complete} of {all}");
+}
+
+/// Before a walk has looked for it there is no table in the kernel.
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_first_stack_is_complete() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("nofp.c", &[]);
+    let mut run = start(&program, &[]);
+    let first = run.sample(|_| true);
+    assert_eq!(first["user_copied"], true, "{first}");
+    let mut sample = first;
+    loop {
+        assert_eq!(sample["user_end"], "complete", "{sample}");
+        assert!(CHAIN.ends_with_names(&up_to(&sample, "main")), "{sample}");
+        if sample["user_copied"] == false {
+            break;
+        }
+        sample = run.sample(|_| true);
+    }
 }
 
 #[test]
