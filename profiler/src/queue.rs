@@ -22,6 +22,8 @@ use crate::{
 
 /// Bytes that may wait. At 99 Hz on 64 CPUs this is more than four seconds.
 const LIMIT_BYTES: usize = 8 << 20;
+/// What of these bytes may be used up by copies of stacks, for which no sample is to be lost.
+const COPY_SHARE: usize = 2;
 /// What of these bytes the events of processes may take.
 const EVENT_SHARE: usize = 2;
 /// Buffers kept for use again.
@@ -87,7 +89,11 @@ impl Sender {
     }
 
     /// Sends the samples, or drops and counts them if too much is waiting.
-    pub fn offer(&self, samples: Vec<u8>) {
+    pub fn offer(&self, mut samples: Vec<u8>) {
+        let waiting = self.shared.waiting_bytes.load(Ordering::Relaxed);
+        if waiting + samples.len() > LIMIT_BYTES / COPY_SHARE {
+            sample::leave_out_copies(&mut samples);
+        }
         let bytes = samples.len();
         let waiting = self.shared.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         if waiting + bytes > LIMIT_BYTES {

@@ -1,5 +1,7 @@
 //! From bytes to a sample. The layout stands in [`profiler_common::sample`].
 
+use std::mem::offset_of;
+
 use profiler_common::sample::{COMM_LEN, COPY_REGISTERS, SampleHeader, UserEnd};
 
 /// One stack sample, its addresses still in the ring's bytes.
@@ -148,6 +150,25 @@ pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
     Ok((sample, rest))
 }
 
+/// Takes the copies of stacks out of samples that lie one behind the other. What is no sample stays.
+pub fn leave_out_copies(samples: &mut Vec<u8>) {
+    const COPY: usize = offset_of!(SampleHeader, copy_bytes);
+    let mut kept = Vec::with_capacity(samples.len());
+    let mut rest = samples.as_slice();
+    while let Ok((_, behind)) = decode(rest) {
+        let sample = rest.get(..rest.len() - behind.len()).unwrap_or_default();
+        rest = behind;
+        let (start, copy) = sample.split_at_checked(COPY).unwrap_or_default();
+        let (copy, end) = copy.split_first_chunk().unwrap_or((&[0; 2], &[]));
+        let end_bytes = end.len().saturating_sub(u16::from_ne_bytes(*copy).into());
+        kept.extend_from_slice(start);
+        kept.extend_from_slice(&[0; 2]);
+        kept.extend_from_slice(end.get(..end_bytes).unwrap_or_default());
+    }
+    kept.extend_from_slice(rest);
+    *samples = kept;
+}
+
 /// Takes one field after the other.
 struct Fields<'a>(&'a [u8]);
 
@@ -249,6 +270,10 @@ mod tests {
         );
         assert_eq!(copy.register(COPY_REGISTERS), None);
         assert_eq!([0, 8, 9, u64::MAX].map(|it| copy.word(it)), [Some(7), Some(8), None, None]);
+        let both = |copied: &[u8]| [copied, &encode(&header(1, 0), &[10]), &[1, 2]].concat();
+        let mut samples = both(&bytes);
+        leave_out_copies(&mut samples);
+        assert_eq!(samples, both(&encode(&header(1, 1), &[10, 20])));
         // Too few for the registers.
         let bytes = encode(&SampleHeader { copy_bytes: 8, ..header(1, 1) }, &[10, 20, 30]);
         assert_eq!(decode(&bytes).unwrap().0.copy, None);
