@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use crate::{
     support::{Program, Run, has_tables, symbols},
-    unwinding::{Chain as _, SAMPLES, assert_chain_of, start, up_to, wait_for_tables},
+    unwinding::{
+        Chain as _, SAMPLES, assert_chain_of, is_by_tables, start, up_to, wait_for_tables,
+    },
 };
 
 /// The name of the code that a handler returns to; on aarch64 it is the kernel's.
@@ -73,7 +75,7 @@ pub(crate) fn is_between_registers(sample: &Value) -> bool {
 fn wait_for_trampoline(run: &mut Run) {
     wait_for_tables(run);
     if cfg!(target_arch = "aarch64") {
-        run.sample(|it| it["user_end"] == "complete" && symbols(&it["user"]).contains(&TRAMPOLINE));
+        run.sample(|it| is_by_tables(it) && symbols(&it["user"]).contains(&TRAMPOLINE));
     }
 }
 
@@ -108,7 +110,7 @@ fn a_function_whose_first_instruction_faults_is_not_its_neighbour() {
         let program = Program::ready("signals.c", &[stack]);
         let mut run = start(&program, &[]);
         let chain = ["in_handler", "handler", TRAMPOLINE, "faults", "caller", "main"];
-        run.sample(|it| it["user_end"] == "complete" && symbols(&it["user"]).contains(&TRAMPOLINE));
+        run.sample(|it| is_by_tables(it) && symbols(&it["user"]).contains(&TRAMPOLINE));
         for _ in 0..SAMPLES {
             let sample = run.sample(|_| true);
             assert_eq!(sample["user_end"], "complete", "{sample}");
@@ -277,7 +279,7 @@ fn a_child_of_vfork_has_the_stack_of_its_parent() {
     let program = Program::ready("vforks.c", &[]);
     let mut run = Run::start(&["-f", "json", "-F", "997"]);
     let of_child = |it: &Value| it["comm"] == "vforks-c" && it["pid"] != program.0.id();
-    run.sample(|it| of_child(it) && it["user_end"] == "complete");
+    run.sample(|it| of_child(it) && is_by_tables(it));
     for _ in 0..SAMPLES {
         let sample = run.sample(of_child);
         assert_eq!(sample["user_end"], "complete", "{sample}");
@@ -320,8 +322,7 @@ fn a_library_in_the_place_of_another_has_its_own_rules_when_it_is_known() {
     for round in 0..20 {
         let chain = chains[round % 2];
         let is_called = |it: &Value| symbols(&it["user"]).contains(&"called_back");
-        let is_right =
-            |it: &Value| it["user_end"] == "complete" && symbols(&it["user"]).starts_with(chain);
+        let is_right = |it: &Value| is_by_tables(it) && symbols(&it["user"]).starts_with(chain);
         let first = run.sample(is_right);
         let addresses = first["user"].as_array().unwrap()[1..chain.len() - 2].iter();
         places.extend(addresses.map(|it| address(it) >> 12));
@@ -357,7 +358,7 @@ fn a_program_that_becomes_another_is_complete_before_and_after() {
     });
     // SAFETY: no preconditions; the child has not been waited for, so the pid is its own.
     assert_eq!(unsafe { libc::kill(program.0.id().try_into().unwrap(), libc::SIGUSR1) }, 0);
-    run.sample(|it| it["comm"] == "nofp_static-c" && it["user_end"] == "complete");
+    run.sample(|it| it["comm"] == "nofp_static-c" && is_by_tables(it));
     assert_chain_of(&mut run, &["inner", "middle", "outer", "main"], |sample| {
         assert_eq!(sample["comm"], "nofp_static-c");
         Some(up_to(sample, "main"))
@@ -439,7 +440,7 @@ fn javascript_is_complete_down_to_the_start_of_its_engine() {
     let is_made =
         |it: &Value| it["user"].as_array().unwrap().iter().any(|it| it["module"] == "[JIT]");
     // The engine's table is a large one, and what its compiler makes comes with time.
-    run.sample(|it| is_made(it) && it["user_end"] == "complete");
+    run.sample(|it| is_made(it) && is_by_tables(it));
     let (mut complete, mut all) = (0, 0);
     while all < SAMPLES {
         let sample = run.sample(is_made);

@@ -12,7 +12,10 @@ use object::Object as _;
 use profiler::stderr;
 use serde_json::Value;
 
-use crate::support::{Program, Run, fixture, has_tables, parse_json, run, symbols};
+use crate::{
+    support::{Program, Run, fixture, has_tables, parse_json, run, symbols},
+    unwinding::is_by_tables,
+};
 
 const CHAIN: [&str; 4] = ["inner", "middle", "outer", "main"];
 
@@ -77,8 +80,7 @@ fn wait_for_whole(run: &mut Run, program: &Program, chain: &[&str]) {
     let pid = program.0.id();
     run.sample(|it| {
         let names = symbols(&it["user"]);
-        let is_whole = it["user_end"] == "complete" && it["user_copied"] == false;
-        it["pid"] == pid && is_whole && names.starts_with(chain)
+        it["pid"] == pid && is_by_tables(it) && names.starts_with(chain)
     });
 }
 

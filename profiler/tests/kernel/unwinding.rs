@@ -23,10 +23,15 @@ pub(crate) fn start(program: &Program, arguments: &[&str]) -> Run {
     Run::start(&[&["-f", "json", "-F", "997", "-p", &program.pid()], arguments].concat())
 }
 
+/// Whether a stack is complete by tables in the kernel, and not walked by the agent before they are there.
+pub(crate) fn is_by_tables(sample: &Value) -> bool {
+    sample["user_end"] == "complete" && sample["user_copied"] == false
+}
+
 /// Reads until a stack is complete in the kernel: from then on the tables of what it goes through are
 /// there.
 pub(crate) fn wait_for_tables(run: &mut Run) {
-    run.sample(|it| it["user_end"] == "complete" && it["user_copied"] == false);
+    run.sample(is_by_tables);
 }
 
 /// Samples as the profiler gives them, each of which must be complete, until each function of the
@@ -236,17 +241,14 @@ fn the_first_stack_is_complete() {
     }
     let program = Program::ready("nofp.c", &[]);
     let mut run = start(&program, &[]);
-    let first = run.sample(|_| true);
-    assert_eq!(first["user_copied"], true, "{first}");
-    let mut sample = first;
-    loop {
+    let mut sample = run.sample(|_| true);
+    assert_eq!(sample["user_copied"], true, "{sample}");
+    while sample["user_copied"] == true {
         assert_eq!(sample["user_end"], "complete", "{sample}");
         assert!(CHAIN.ends_with_names(&up_to(&sample, "main")), "{sample}");
-        if sample["user_copied"] == false {
-            break;
-        }
         sample = run.sample(|_| true);
     }
+    assert_eq!(sample["user_end"], "complete", "{sample}");
 }
 
 #[test]
