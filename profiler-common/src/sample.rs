@@ -27,8 +27,8 @@ pub const INTERRUPTED: u64 = 1 << 63;
 
 /// Registers of a copy of the stack.
 pub const COPY_REGISTERS: usize = Native::REGISTERS;
-/// The largest copy of a stack, in bytes: the registers, what is left of the first page, and the next.
-pub const COPY_BYTES: usize = COPY_REGISTERS * 8 + 2 * 4096;
+/// The largest copy of a stack, in bytes: the registers, what is left of the first page, and two pages.
+pub const COPY_BYTES: usize = COPY_REGISTERS * 8 + 3 * 4096;
 
 /// How the walk of the user stack ended, as far as the kernel side knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -11,6 +11,9 @@ use profiler_common::{
 
 use crate::{FRAMES, SCRATCH, Scratch, WAKE_BYTES, unread, walk::PAGE_BYTES};
 
+/// Whole pages that are copied, above what is left of the first: one is less than the largest frames.
+const PAGES: u32 = 2;
+
 /// Copies the stack behind the record's addresses if the walk was not told enough; gives its bytes.
 ///
 /// Not while much is unread: copies are large, and must not cost a sample.
@@ -26,8 +29,7 @@ pub(crate) fn copy(scratch: &mut Scratch) -> u64 {
     black_box(if bytes <= COPY_BYTES as u64 { bytes } else { 0 })
 }
 
-/// Copies the sample's registers, and the stack from its pointer up to where it ends, or the end of the
-/// next page.
+/// Copies the sample's registers, and the stack from its pointer up to where it ends, or three pages.
 ///
 /// With external linkage, so that the verifier takes it by itself, as the walk's steps.
 #[unsafe(no_mangle)]
@@ -57,7 +59,7 @@ extern "C" fn copy_stack() -> u32 {
         }
     }
     let mut bytes = PAGE_BYTES - (at & (PAGE_BYTES - 1));
-    // SAFETY: a copy has room for the registers and two pages; the helper reads from any address or
+    // SAFETY: a copy has room for the registers and three pages; the helper reads from any address or
     // fails.
     unsafe {
         let to = to.add(REGISTERS_BYTES);
@@ -65,8 +67,11 @@ extern "C" fn copy_stack() -> u32 {
         if at & 7 != 0 || bpf_probe_read_user(to.cast(), bytes as u32, at as *const c_void) != 0 {
             return REGISTERS_BYTES as u32;
         }
-        let next = at.wrapping_add(bytes) as *const c_void;
-        if bpf_probe_read_user(to.add(bytes as usize).cast(), PAGE_BYTES as u32, next) == 0 {
+        for _ in 0..PAGES {
+            let next = at.wrapping_add(bytes) as *const c_void;
+            if bpf_probe_read_user(to.add(bytes as usize).cast(), PAGE_BYTES as u32, next) != 0 {
+                break;
+            }
             bytes += PAGE_BYTES;
         }
     }
