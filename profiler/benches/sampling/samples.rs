@@ -26,6 +26,8 @@ pub(crate) struct Sample {
     pub(crate) named: bool,
     /// How the stack has ended.
     end: String,
+    /// Whether the agent has walked it, before tables were in the kernel.
+    is_copied: bool,
 }
 
 /// How many of some samples have a whole stack, and how the others have ended.
@@ -55,14 +57,17 @@ pub(crate) fn of(path: &Path, comm: &str) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Waits until the agent has printed a whole stack of a task with this name.
+/// Waits until the agent has printed a whole stack of a task with this name that the kernel has walked.
 pub(crate) fn wait_for_whole(path: &Path, comm: &str, limit: Duration) -> Result<()> {
     let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
         let text = fs::read_to_string(path)?;
         // The last line may not be finished.
         let values = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-        if values.filter_map(|value| Sample::parse(&value, comm)).any(|it| it.is_whole()) {
+        if values
+            .filter_map(|value| Sample::parse(&value, comm))
+            .any(|it| it.is_whole() && !it.is_copied)
+        {
             return Ok(());
         }
         thread::sleep(STEP);
@@ -97,6 +102,7 @@ impl Sample {
             user_frames: frames.len(),
             named: frames.iter().all(|it| it.get("symbol").is_some_and(Value::is_string)),
             end: value.get("user_end")?.as_str()?.to_owned(),
+            is_copied: value.get("user_copied")?.as_bool()?,
         })
     }
 
