@@ -11,15 +11,16 @@ use profiler_common::{
 
 use crate::{FRAMES, SCRATCH, Scratch, WAKE_BYTES, unread, walk::PAGE_BYTES};
 
-/// Whole pages that are copied, above what is left of the first: one is less than the largest frames.
+/// Whole pages that are copied, above what is left of the first: two, since a frame with a path in it takes
+/// one, and there are others above.
 const PAGES: u32 = 2;
 
 /// Copies the stack behind the record's addresses if the walk was not told enough; gives its bytes.
 ///
-/// Not while much is unread: copies are large, and must not cost a sample.
+/// Not where that would leave much unread: copies are large, and must not cost a sample.
 #[inline(always)]
 pub(crate) fn copy(scratch: &mut Scratch) -> u64 {
-    if scratch.walk.lacks == 0 || unread() >= WAKE_BYTES.load() {
+    if scratch.walk.lacks == 0 || unread() + COPY_BYTES as u64 > WAKE_BYTES.load() {
         return 0;
     }
     // The call finds the scratch in its map, as those of the walk do.
@@ -63,7 +64,8 @@ extern "C" fn copy_stack() -> u32 {
     // fails.
     unsafe {
         let to = to.add(REGISTERS_BYTES);
-        // Within exec and exit there is no stack any more, which the agent learns so.
+        // Within exec and exit there is no stack any more, which the agent learns so; also of one that is
+        // not in memory, or at no multiple of eight.
         if at & 7 != 0 || bpf_probe_read_user(to.cast(), bytes as u32, at as *const c_void) != 0 {
             return REGISTERS_BYTES as u32;
         }

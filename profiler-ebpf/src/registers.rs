@@ -9,12 +9,15 @@ use aya_ebpf::{
     },
     programs::PerfEventContext,
 };
-use profiler_common::{sample::COPY_REGISTERS, unwind::step::Registers};
+use profiler_common::unwind::{
+    Native,
+    step::{Arch as _, Registers},
+};
 
 use crate::{TASK_REGISTERS, TASK_STACK};
 
 /// Registers that a rule can name, by DWARF's numbers from 0 on.
-pub(crate) const COUNT: usize = COPY_REGISTERS;
+pub(crate) const COUNT: usize = Native::REGISTERS;
 
 /// What the task has in user space.
 pub(crate) enum User {

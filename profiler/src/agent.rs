@@ -69,15 +69,18 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let mut signals = Signals::listen()?;
     kernel::raise_open_files();
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
+    // Rings count against it, too; where it can't be raised, loading says what that means.
+    let _ = kernel::raise_memlock();
+    let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
+    // After the others, whose rings must have their page of what the kernel allows to lock.
+    let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
+    // The kernel's symbols are read now: of what comes later the sideband tells.
     let mut worker = Worker::start(config)?;
     let Program { program, samples, counters, unwind, log, ebpf } = Program::load(config)?;
     let loader = unwind.zip(config.walk_memory);
     let loader = loader
         .map(|(maps, memory)| Loader::start(maps, config.max_processes, memory))
         .transpose()?;
-    let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
-    // After the others, whose rings must have their page of what the kernel allows to lock.
-    let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
     for notice in config.notices.iter().chain(&set.notices).chain(&sideband.notices) {
         stderr::say(notice);
     }

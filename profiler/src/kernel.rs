@@ -108,6 +108,16 @@ pub(crate) fn raise_open_files() {
     }
 }
 
+/// Before Linux 5.11 maps count against RLIMIT_MEMLOCK, and its default is too small for any.
+pub(crate) fn raise_memlock() -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` outlives the call.
+    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// CLOCK_MONOTONIC, which samples and records have, in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)

@@ -24,6 +24,7 @@
 //! `profiler-common`. `docs/architecture.md` has the invariants.
 
 pub mod agent;
+mod allowance;
 pub mod bpf;
 pub mod build_id;
 pub mod cli;

@@ -22,8 +22,8 @@ use crate::{
 
 /// Bytes that may wait. At 99 Hz on 64 CPUs this is more than four seconds.
 const LIMIT_BYTES: usize = 8 << 20;
-/// What of these bytes may be used up by copies of stacks, for which no sample is to be lost.
-const COPY_SHARE: usize = 2;
+/// Bytes of copies of stacks that may wait beside: no sample is to be lost for them.
+const LIMIT_COPY_BYTES: usize = 8 << 20;
 /// What of these bytes the events of processes may take.
 const EVENT_SHARE: usize = 2;
 /// Buffers kept for use again.
@@ -41,9 +41,17 @@ pub enum Message {
         samples_since_ns: u64,
     },
     /// Samples, one behind the other.
-    Samples(Vec<u8>),
+    Samples(Samples),
     /// No more samples will come: here is what the kernel counted.
     Finish(Arc<KernelSide>),
+}
+
+/// Samples, one behind the other.
+pub struct Samples {
+    /// As they came from the ring.
+    pub bytes: Vec<u8>,
+    /// What of these bytes are copies of stacks.
+    copy_bytes: usize,
 }
 
 /// The sending end.
@@ -60,7 +68,9 @@ pub struct Receiver {
 }
 
 struct Shared {
+    /// Without copies.
     waiting_bytes: AtomicUsize,
+    waiting_copy_bytes: AtomicUsize,
     waiting_event_bytes: AtomicUsize,
     spare: Mutex<Vec<Vec<u8>>>,
 }
@@ -72,6 +82,7 @@ pub fn channel(behind: Arc<PerCpuCount>) -> (Sender, Receiver) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
         waiting_bytes: AtomicUsize::new(0),
+        waiting_copy_bytes: AtomicUsize::new(0),
         waiting_event_bytes: AtomicUsize::new(0),
         spare: Mutex::new(Vec::new()),
     });
@@ -88,25 +99,26 @@ impl Sender {
         self.shared.spare.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default()
     }
 
-    /// Sends the samples, or drops and counts them if too much is waiting.
-    pub fn offer(&self, mut samples: Vec<u8>) {
-        let waiting = self.shared.waiting_bytes.load(Ordering::Relaxed);
-        if waiting + samples.len() > LIMIT_BYTES / COPY_SHARE {
-            sample::leave_out_copies(&mut samples);
+    /// Sends the samples, or drops and counts them if too much is waiting. Copies of stacks are left out
+    /// before that.
+    pub fn offer(&self, mut bytes: Vec<u8>) {
+        let mut copy_bytes: usize = sample::each(&bytes).map(|sample| sample.copy_bytes()).sum();
+        let copies = &self.shared.waiting_copy_bytes;
+        if copies.fetch_add(copy_bytes, Ordering::Relaxed) + copy_bytes > LIMIT_COPY_BYTES {
+            copies.fetch_sub(copy_bytes, Ordering::Relaxed);
+            sample::leave_out_copies(&mut bytes);
+            copy_bytes = 0;
         }
-        let bytes = samples.len();
-        let waiting = self.shared.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if waiting + bytes > LIMIT_BYTES {
-            self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            let mut rest = samples.as_slice();
-            while let Ok((sample, behind)) = sample::decode(rest) {
-                self.behind.add(sample.cpu);
-                rest = behind;
-            }
+        let rest = bytes.len().saturating_sub(copy_bytes);
+        let waiting = self.shared.waiting_bytes.fetch_add(rest, Ordering::Relaxed);
+        if waiting + rest > LIMIT_BYTES {
+            self.shared.waiting_bytes.fetch_sub(rest, Ordering::Relaxed);
+            copies.fetch_sub(copy_bytes, Ordering::Relaxed);
+            sample::each(&bytes).for_each(|sample| self.behind.add(sample.cpu));
             return;
         }
         // Nobody receives any more when the output has failed; the ledger sees what is missing.
-        let _ = self.messages.send(Message::Samples(samples));
+        let _ = self.messages.send(Message::Samples(Samples { bytes, copy_bytes }));
     }
 
     /// Sends what happened; `false` if it was dropped, since too much is waiting.
@@ -145,13 +157,15 @@ impl Receiver {
     }
 
     /// Gives a buffer back after its samples have been dealt with.
-    pub fn done(&self, mut samples: Vec<u8>) {
-        self.shared.waiting_bytes.fetch_sub(samples.len(), Ordering::Relaxed);
-        samples.clear();
+    pub fn done(&self, Samples { mut bytes, copy_bytes }: Samples) {
+        let rest = bytes.len().saturating_sub(copy_bytes);
+        self.shared.waiting_bytes.fetch_sub(rest, Ordering::Relaxed);
+        self.shared.waiting_copy_bytes.fetch_sub(copy_bytes, Ordering::Relaxed);
+        bytes.clear();
         if let Ok(mut spare) = self.shared.spare.lock()
             && spare.len() < SPARE_BUFFERS
         {
-            spare.push(samples);
+            spare.push(bytes);
         }
     }
 }
@@ -169,4 +183,66 @@ fn size_of(events: &[Event], kernel_code: &[Record]) -> usize {
 
 fn size_of_mapping(mapping: &Mapped) -> usize {
     size_of_val(mapping) + mapping.name.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profiler_common::sample::{COPY_BYTES, COPY_REGISTERS};
+
+    /// A batch of samples of no frames, each with a copy of so many bytes.
+    fn batch(samples: usize, copy_bytes: usize) -> Vec<u8> {
+        let mut sample = vec![0; 64];
+        sample[58..60].copy_from_slice(&u16::try_from(copy_bytes).unwrap().to_ne_bytes());
+        sample.resize(64 + copy_bytes, 1);
+        sample.repeat(samples)
+    }
+
+    fn received(receiver: &mut Receiver) -> Option<Samples> {
+        match receiver.messages.try_recv().ok()? {
+            Message::Samples(samples) => Some(samples),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn copies_are_left_out_before_a_sample_is() {
+        let behind = Arc::new(PerCpuCount::new(1));
+        let (sender, mut receiver) = channel(Arc::clone(&behind));
+        let full = batch(LIMIT_COPY_BYTES / COPY_BYTES, COPY_BYTES);
+        sender.offer(full.clone());
+        sender.offer(batch(2, COPY_REGISTERS * 8));
+        sender.offer(full.clone());
+        let first = received(&mut receiver).unwrap();
+        assert!(first.bytes == full);
+        // There was room for small ones.
+        let small = received(&mut receiver).unwrap();
+        assert_eq!(
+            (small.bytes.len(), small.copy_bytes),
+            (2 * (64 + COPY_REGISTERS * 8), 2 * COPY_REGISTERS * 8)
+        );
+        let without = received(&mut receiver).unwrap();
+        assert!(without.bytes == batch(LIMIT_COPY_BYTES / COPY_BYTES, 0));
+        assert_eq!(sample::each(&without.bytes).count(), LIMIT_COPY_BYTES / COPY_BYTES);
+        // When they are dealt with there is room again.
+        for samples in [first, small, without] {
+            receiver.done(samples);
+        }
+        sender.offer(full.clone());
+        assert!(received(&mut receiver).unwrap().bytes == full);
+        assert_eq!(behind.get(0), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let behind = Arc::new(PerCpuCount::new(1));
+        let (sender, mut receiver) = channel(Arc::clone(&behind));
+        let half = batch(LIMIT_BYTES / 64 / 2, 0);
+        for _ in 0..3 {
+            sender.offer(half.clone());
+        }
+        let samples: Vec<Samples> = std::iter::from_fn(|| received(&mut receiver)).collect();
+        assert_eq!(samples.len(), 2);
+        assert_eq!(behind.get(0), LIMIT_BYTES as u64 / 64 / 2);
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::mem::offset_of;
 
-use profiler_common::sample::{COMM_LEN, COPY_REGISTERS, SampleHeader, UserEnd};
+use profiler_common::sample::{COMM_LEN, COPY_BYTES, COPY_REGISTERS, SampleHeader, UserEnd};
+
+/// A copy of a stack begins within a page.
+const PAGE_BYTES: usize = 4096;
 
 /// One stack sample, its addresses still in the ring's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +49,10 @@ impl<'a> StackCopy<'a> {
         Some(Self { registers, stack })
     }
 
-    /// Whether there is no stack, as within exec and exit.
+    /// Whether the stack goes on above: if not, it ended before as much was copied as may be.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.stack.is_empty()
+    pub fn is_cut(&self) -> bool {
+        self.stack.len() > COPY_BYTES - COPY_REGISTERS * 8 - PAGE_BYTES
     }
 
     /// A register, by DWARF's number.
@@ -67,6 +70,14 @@ impl<'a> StackCopy<'a> {
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|word| u64::from_ne_bytes(*word))
+}
+
+impl RawSample<'_> {
+    /// What the copy of the stack takes.
+    #[must_use]
+    pub fn copy_bytes(&self) -> usize {
+        self.copy.map_or(0, |it| it.registers.len() + it.stack.len())
+    }
 }
 
 /// A run of addresses, eight bytes each in the machine's byte order. As bytes they serve as a key.
@@ -150,20 +161,30 @@ pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
     Ok((sample, rest))
 }
 
+/// The samples of `bytes`, one behind the other, up to what is none.
+pub fn each(bytes: &[u8]) -> impl Iterator<Item = RawSample<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (sample, behind) = decode(rest).ok()?;
+        rest = behind;
+        Some(sample)
+    })
+}
+
 /// Takes the copies of stacks out of samples that lie one behind the other. What is no sample stays.
 pub fn leave_out_copies(samples: &mut Vec<u8>) {
     const COPY: usize = offset_of!(SampleHeader, copy_bytes);
     let mut kept = Vec::with_capacity(samples.len());
     let mut rest = samples.as_slice();
-    while let Ok((_, behind)) = decode(rest) {
-        let sample = rest.get(..rest.len() - behind.len()).unwrap_or_default();
+    while let Ok((sample, behind)) = decode(rest) {
+        let bytes = rest.len() - behind.len() - sample.copy_bytes();
+        let start = kept.len();
+        kept.extend_from_slice(rest.get(..bytes).unwrap_or_default());
+        let copy = kept.get_mut(start + COPY..start + COPY + size_of::<u16>());
+        if let (Some(copy), Some(_)) = (copy, sample.copy) {
+            copy.fill(0);
+        }
         rest = behind;
-        let (start, copy) = sample.split_at_checked(COPY).unwrap_or_default();
-        let (copy, end) = copy.split_first_chunk().unwrap_or((&[0; 2], &[]));
-        let end_bytes = end.len().saturating_sub(u16::from_ne_bytes(*copy).into());
-        kept.extend_from_slice(start);
-        kept.extend_from_slice(&[0; 2]);
-        kept.extend_from_slice(end.get(..end_bytes).unwrap_or_default());
     }
     kept.extend_from_slice(rest);
     *samples = kept;

@@ -18,6 +18,7 @@ use super::{features::EntryRegisters, unwind::UnwindMaps};
 use crate::{
     config::{Config, UserWalk},
     error::{Error, Result},
+    kernel,
 };
 
 /// The object that `cargo xtask build-ebpf` has built. aya wants it aligned.
@@ -61,7 +62,7 @@ unsafe impl aya::Pod for CountersPod {}
 impl Program {
     /// Loads the program. Needs CAP_BPF and CAP_PERFMON (Linux 5.8), and BPF ring buffers (5.8).
     pub fn load(config: &Config) -> Result<Self> {
-        let memlock = raise_memlock();
+        let memlock = kernel::raise_memlock();
         let by_tables = config.walk_memory.is_some();
         let flags = [
             (flag::IDLE, config.idle),
@@ -163,16 +164,6 @@ fn damaged(why: impl std::fmt::Display) -> Error {
     )
 }
 
-/// Before Linux 5.11 maps count against RLIMIT_MEMLOCK, and its default is too small for any.
-fn raise_memlock() -> std::io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` outlives the call.
-    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
 fn explain(error: &EbpfError, memlock: std::io::Result<()>) -> Error {
     let next = match memlock {
         Err(memlock) => format!(
@@ -207,7 +198,7 @@ fn explain_verifier(error: &ProgramError) -> Error {
         format!(
             "this is a defect of the profiler: please report it with the kernel's version ({}), \
              the output of `profiler doctor`, and the verifier's last words:\n    {}",
-            crate::kernel::release(),
+            kernel::release(),
             last.join("\n    ")
         ),
     )

@@ -51,7 +51,7 @@ impl PerCpuCount {
         self.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    fn get(&self, cpu: u32) -> u64 {
+    pub(crate) fn get(&self, cpu: u32) -> u64 {
         let count = usize::try_from(cpu).ok().and_then(|cpu| self.0.get(cpu));
         count.map_or(0, |count| count.load(Ordering::Relaxed))
     }

@@ -52,7 +52,7 @@ impl Unwinding {
             if self.walked_later > 0 {
                 let _ = writeln!(
                     text,
-                    "stacks walked by the agent, before their tables were in the kernel: {}",
+                    "stacks walked by the agent, from copies: {}",
                     self.walked_later
                 );
             }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(
             well.lines(true),
             "unwind tables: 3 with 345 of 16384 rules, 1.5 MiB; with mappings and caches 3.5 MiB of \
-             256.0 MiB\nstacks walked by the agent, before their tables were in the kernel: 7\nfiles without an unwind table: not an ELF file 2\n"
+             256.0 MiB\nstacks walked by the agent, from copies: 7\nfiles without an unwind table: not an ELF file 2\n"
         );
         let short = Unwinding { taken_out: 5, no_room: 1, started_over: 2, ..well };
         assert_eq!(

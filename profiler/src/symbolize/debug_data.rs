@@ -14,8 +14,11 @@ use std::{
 use rustix::fs::{MemfdFlags, memfd_create};
 use xz4rust::{XzDecoder, XzNextBlockResult};
 
-use super::{allowance::Allowance, debug_file::DebugFile};
-use crate::elf::symbols::{self, Functions};
+use super::debug_file::DebugFile;
+use crate::{
+    allowance::Allowance,
+    elf::symbols::{self, Functions},
+};
 
 /// The most that is unpacked of a file. What is packed is at most a quarter of it.
 const LIMIT_BYTES: usize = 64 << 20;

@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::allowance::Allowance;
 use crate::{
+    allowance::Allowance,
     build_id::BuildId,
     elf::{self, Code},
     regular_file,

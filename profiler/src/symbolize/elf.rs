@@ -16,8 +16,9 @@ use blazesym::symbolize::{
 };
 use rustc_hash::FxHashMap;
 
-use super::{allowance::Allowance, debug_data, debug_file::DebugFile};
+use super::{debug_data, debug_file::DebugFile};
 use crate::{
+    allowance::Allowance,
     build_id::BuildId,
     heap,
     process::file::{FileKey, MappedFile, Missing},

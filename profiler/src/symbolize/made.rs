@@ -7,12 +7,13 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    allowance::Allowance, frame::Origin, jitdump::JitDump, owner::Owner, perf_map::PerfMap,
-};
-use crate::process::{
-    space::{Mapped, SpaceId},
-    table::Process,
+use super::{frame::Origin, jitdump::JitDump, owner::Owner, perf_map::PerfMap};
+use crate::{
+    allowance::Allowance,
+    process::{
+        space::{Mapped, SpaceId},
+        table::Process,
+    },
 };
 
 /// Processes whose names are kept.

@@ -1,6 +1,5 @@
 //! From addresses to names.
 
-mod allowance;
 mod cache;
 pub mod debug_data;
 mod debug_file;

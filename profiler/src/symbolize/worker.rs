@@ -170,7 +170,7 @@ impl Thread {
                         self.cached_frames = 0;
                     }
                     let mut cpus = Vec::new();
-                    let mut rest = samples.as_slice();
+                    let mut rest = samples.bytes.as_slice();
                     while !rest.is_empty() {
                         let (sample, next) = sample::decode(rest)
                             .map_err(|error| Error::system("cannot decode a sample", error))?;
@@ -254,13 +254,18 @@ impl Thread {
         {
             process.space = before;
         }
+        // A record may have been lost, and with what `/proc` tells the copy can be walked.
+        if raw.copy.is_some() && !is_in(&process.space) {
+            process = self.find(raw).unwrap_or(process);
+        }
         Some(process)
     }
 
     /// The user half from its copy, if there is one and more is known by now.
     fn walk(&mut self, raw: &RawSample<'_>, process: &Process) -> Option<Walked> {
-        let (copy, pc) = (raw.copy?, raw.user.iter().next()?);
-        self.walker.as_mut()?.walk(pc, &copy, &process.space, raw.time_ns, raw.user_end)
+        let copy = raw.copy?;
+        let so_far = (raw.user, raw.user_end);
+        self.walker.as_mut()?.walk(&copy, &process.space, raw.time_ns, so_far)
     }
 
     /// The user half, and the mappings that it was named by.

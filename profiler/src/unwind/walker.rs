@@ -1,7 +1,11 @@
 //! Walks of copied stacks, where the eBPF program was not told in time what its own walk needs: what a
 //! process has mapped that began a moment ago, or the table of a file.
 
-use std::rc::Rc;
+use std::{
+    panic::{self, AssertUnwindSafe},
+    rc::Rc,
+    time::Instant,
+};
 
 use profiler_common::{
     sample::{INTERRUPTED, UserEnd},
@@ -15,15 +19,18 @@ use rustc_hash::FxHashMap;
 
 use super::{Rules, Table, builder, places::Key};
 use crate::{
+    allowance::Allowance,
     process::{
         maps::Backing,
         space::{Mapped, Space},
     },
-    sample::StackCopy,
+    sample::{Addresses, StackCopy},
 };
 
 /// What tables may take; beyond it all are made again.
 const LIMIT_BYTES: usize = 64 << 20;
+/// What a file takes for which there is no table.
+const ENTRY_BYTES: usize = 2 * size_of::<(Key, Option<Rc<Described>>)>();
 
 /// Makes the tables that it needs, and keeps them.
 #[derive(Debug)]
@@ -33,13 +40,21 @@ pub struct Walker {
     /// `None` of files that say nothing of their frames.
     tables: FxHashMap<Key, Option<Rc<Described>>>,
     bytes: usize,
+    /// Whoever runs a program chooses what there is to read, and samples wait meanwhile.
+    allowance: Allowance,
     walked: u64,
 }
 
 #[derive(Debug)]
 struct Described {
     table: Table,
-    rules: Rules,
+    rules: Box<[Rule]>,
+}
+
+impl Described {
+    fn bytes(&self) -> usize {
+        size_of_val(self.table.chunks()) + size_of_val(&*self.rules)
+    }
 }
 
 /// A stack as it was walked.
@@ -60,6 +75,7 @@ impl Walker {
             frame_limit: usize::try_from(frame_limit).unwrap_or(usize::MAX),
             tables: FxHashMap::default(),
             bytes: 0,
+            allowance: Allowance::new(Instant::now()),
             walked: 0,
         }
     }
@@ -70,16 +86,17 @@ impl Walker {
         self.walked
     }
 
-    /// Walks up from an address, by what was mapped at a time. `None` if what it needs is not known here
-    /// either; `cut` is how a walk ends that has come to the end of the copy.
+    /// Walks a stack again that the kernel has walked so far, to such an end, by what was mapped at a
+    /// time. `None` if what it needs is not known here either, or if the kernel has come further than the
+    /// copy goes.
     pub fn walk(
         &mut self,
-        pc: u64,
         copy: &StackCopy<'_>,
         space: &Space,
         time_ns: u64,
-        cut: UserEnd,
+        (so_far, cut): (Addresses<'_>, UserEnd),
     ) -> Option<Walked> {
+        let pc = so_far.iter().next()?;
         let register = |number: u16| copy.register(usize::from(number));
         let (sp, fp) = (register(Native::SP)?, register(Native::FP)?);
         let lr = if Native::CALL_PUSHES { 0 } else { register(Native::RA)? };
@@ -108,12 +125,17 @@ impl Walker {
             stack.is_sampled = false;
             match stepped {
                 Ok(caller) => is_return = u64::from(caller == Caller::Called),
-                Err(_) if stack.is_behind && !copy.is_empty() => break cut,
+                Err(_) if stack.is_behind && copy.is_cut() => break cut,
                 Err(stop) => break UserEnd::of_stop(stop, is_guess, true),
             }
         };
+        let addresses: Vec<u8> = addresses.iter().flat_map(|it| it.to_ne_bytes()).collect();
+        // The kernel's walk is not bound to what was copied.
+        let so_far = so_far.as_bytes();
+        if stack.is_behind && so_far.len() > addresses.len() && so_far.starts_with(&addresses) {
+            return None;
+        }
         self.walked += 1;
-        let addresses = addresses.iter().flat_map(|it| it.to_ne_bytes()).collect();
         Some(Walked { addresses, end })
     }
 
@@ -131,31 +153,43 @@ impl Walker {
         };
         let Some(described) = self.described(key, mapping)? else { return unknown };
         let number = described.table.find(offset).unwrap_or(Rules::UNKNOWN);
-        described.rules.get(number).copied().ok_or(UserEnd::Unsupported)
+        described.rules.get(usize::from(number)).copied().ok_or(UserEnd::Unsupported)
     }
 
-    /// The table of what is mapped there. Files that can't be read now may be another time.
+    /// The table of what is mapped there. Files that can't be read now may be another time, and so may
+    /// any when reading has taken its share of the time.
     fn described(&mut self, key: Key, mapping: &Mapped) -> Result<Option<Rc<Described>>, UserEnd> {
         if let Some(described) = self.tables.get(&key) {
             return Ok(described.clone());
+        }
+        let start = Instant::now();
+        if !self.allowance.is_left(start) {
+            return Err(UserEnd::NotLoaded);
         }
         let mut rules = Rules::new();
         let table = match &mapping.backing {
             Backing::File(file) => {
                 let file = file.unchanged().map_err(|_| UserEnd::NotLoaded)?;
-                Table::of_file(file, &mut rules).ok()
+                // What the reader does not expect must cost this table, not the run.
+                let made = AssertUnwindSafe(|| Table::of_file(file, &mut rules).ok());
+                panic::catch_unwind(made).unwrap_or_default()
             }
             Backing::Vdso => Table::of_vdso(&builder::vdso(), &mut rules).ok(),
             Backing::Anonymous => None,
         };
-        let bytes = table.as_ref().map_or(0, |it| size_of_val(it.chunks()));
-        self.bytes += bytes + rules.len() * size_of::<Rule>();
+        let described = table.map(|table| {
+            let rules = rules.since(0).into();
+            Rc::new(Described { table, rules })
+        });
+        let bytes = described.as_ref().map_or(0, |it| it.bytes()) + ENTRY_BYTES;
+        self.bytes += bytes;
         if self.bytes > LIMIT_BYTES {
             self.tables.clear();
             self.bytes = bytes;
         }
-        let described = table.map(|table| Rc::new(Described { table, rules }));
         self.tables.insert(key, described.clone());
+        let end = Instant::now();
+        self.allowance.take(end, end.duration_since(start));
         Ok(described)
     }
 }
@@ -204,6 +238,16 @@ mod tests {
 
     /// Walks a stack of these words from the first instruction of the code.
     fn walk(words: &[u64], or_frame_pointers: bool, limit: u32) -> Option<(Vec<u64>, UserEnd)> {
+        walk_on([CODE], words, or_frame_pointers, limit)
+    }
+
+    /// The same, where the kernel has come so far.
+    fn walk_on<const N: usize>(
+        so_far: [u64; N],
+        words: &[u64],
+        or_frame_pointers: bool,
+        limit: u32,
+    ) -> Option<(Vec<u64>, UserEnd)> {
         let mut registers = [0; COPY_REGISTERS];
         registers[usize::from(Native::SP)] = STACK;
         registers[usize::from(Native::FP)] = STACK;
@@ -211,8 +255,9 @@ mod tests {
             registers.iter().chain(words).flat_map(|word| word.to_ne_bytes()).collect();
         let copy = StackCopy::new(&bytes).unwrap();
         let mut walker = Walker::new(limit, or_frame_pointers);
-        let Walked { addresses, end } =
-            walker.walk(CODE, &copy, &space(), 1, UserEnd::NotLoaded)?;
+        let so_far = so_far.map(u64::to_ne_bytes);
+        let so_far = (Addresses::new(so_far.as_flattened()), UserEnd::NotLoaded);
+        let Walked { addresses, end } = walker.walk(&copy, &space(), 1, so_far)?;
         let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
         Some((addresses.collect(), end))
     }
@@ -228,9 +273,20 @@ mod tests {
 
     #[test]
     fn behind_the_copy_it_ends_as_in_the_kernel() {
-        let words = [STACK + 16, CODE + 8, STACK + 32];
+        // As many words as are copied at least, of a stack that goes on.
+        let mut words = vec![0; 1026];
+        words[..4].copy_from_slice(&[STACK + 16, CODE + 8, STACK + 8 * 1025, CODE + 16]);
         let found = walk(&words, true, 127);
-        assert_eq!(found, Some((vec![CODE, CODE + 8], UserEnd::NotLoaded)));
+        let here = vec![CODE, CODE + 8, CODE + 16];
+        assert_eq!(found, Some((here.clone(), UserEnd::NotLoaded)));
+        // Of one that ends there.
+        let found = walk(&[STACK + 16, CODE + 8, STACK + 32, CODE + 16], true, 127);
+        assert_eq!(found, Some((here.clone(), UserEnd::NoUnwindInfo)));
+        // The kernel was told enough to come further, or went another way.
+        let found = walk_on([CODE, CODE + 8, CODE + 16, CODE + 24], &words, true, 127);
+        assert_eq!(found, None);
+        let found = walk_on([CODE, CODE + 24, CODE + 16, CODE + 24], &words, true, 127);
+        assert_eq!(found, Some((here, UserEnd::NotLoaded)));
         // A record below the stack is none.
         let found = walk(&[STACK - 16, CODE + 8], true, 127);
         assert_eq!(found, Some((vec![CODE, CODE + 8], UserEnd::NoUnwindInfo)));
@@ -243,7 +299,8 @@ mod tests {
         let copy = [0; COPY_REGISTERS * 8];
         let copy = StackCopy::new(&copy).unwrap();
         let mut walker = Walker::new(127, true);
-        let found = walker.walk(2 * CODE, &copy, &space(), 1, UserEnd::NotMapped);
+        let at = (2 * CODE).to_ne_bytes();
+        let found = walker.walk(&copy, &space(), 1, (Addresses::new(&at), UserEnd::NotMapped));
         assert_eq!((found, walker.walked()), (None, 0));
     }
 }

@@ -9,7 +9,7 @@ const SAVED: Duration = Duration::from_secs(5);
 
 /// A share of the time, for all processes together.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(crate) struct Allowance {
     /// Until when the time that was taken has used up the share.
     used_until: Instant,
     saved: Duration,
@@ -17,22 +17,22 @@ pub(super) struct Allowance {
 
 impl Allowance {
     /// All that can be saved is there.
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self::saving(SAVED, now)
     }
 
     /// One of which so much time's share may be saved. All of it is there.
-    pub(super) fn saving(saved: Duration, now: Instant) -> Self {
+    pub(crate) fn saving(saved: Duration, now: Instant) -> Self {
         Self { used_until: now.checked_sub(saved).unwrap_or(now), saved }
     }
 
     /// Whether there is some left.
-    pub(super) fn is_left(&self, now: Instant) -> bool {
+    pub(crate) fn is_left(&self, now: Instant) -> bool {
         self.used_until <= now
     }
 
     /// Takes time, also more than was left.
-    pub(super) fn take(&mut self, now: Instant, time: Duration) {
+    pub(crate) fn take(&mut self, now: Instant, time: Duration) {
         let saved_since = now.checked_sub(self.saved).unwrap_or(now);
         self.used_until = self.used_until.max(saved_since) + time.saturating_mul(SHARE);
     }
