@@ -17,8 +17,10 @@ const PAGE: u64 = 0x1000;
 const KERNEL: u64 = 1 << 63;
 
 /// How perf walks user stacks.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallGraph {
+    /// Not at all: what is left is the price of interrupting the program.
+    None,
     FramePointers,
     /// It copies 8 KiB of each stack, and unwinds later.
     Dwarf,
@@ -27,13 +29,14 @@ pub(crate) enum CallGraph {
 impl CallGraph {
     pub(crate) fn arguments(self) -> &'static [&'static str] {
         match self {
+            Self::None => &[],
             Self::FramePointers => &["-g"],
             Self::Dwarf => &["--call-graph", "dwarf"],
         }
     }
 
     pub(crate) fn command(self) -> String {
-        format!("perf record {}", self.arguments().join(" "))
+        [&["perf", "record"], self.arguments()].concat().join(" ")
     }
 }
 

@@ -24,27 +24,29 @@ const WORK_SECONDS: f64 = 1.0;
 enum Sampler {
     Nobody,
     Profiler(u64),
-    PerfFramePointers,
-    PerfDwarf,
+    Perf(CallGraph),
 }
 
-const SAMPLERS: [Sampler; 5] = {
-    use Sampler::{Nobody, PerfDwarf, PerfFramePointers, Profiler};
-    [Nobody, Profiler(99), Profiler(999), PerfFramePointers, PerfDwarf]
-};
+const SAMPLERS: [Sampler; 6] = [
+    Sampler::Nobody,
+    Sampler::Profiler(99),
+    Sampler::Profiler(999),
+    Sampler::Perf(CallGraph::None),
+    Sampler::Perf(CallGraph::FramePointers),
+    Sampler::Perf(CallGraph::Dwarf),
+];
 
 impl Sampler {
     fn name(self) -> String {
         match self {
             Self::Nobody => "no profiler".to_owned(),
             Self::Profiler(hz) => format!("profiler -F {hz}"),
-            Self::PerfFramePointers => CallGraph::FramePointers.command(),
-            Self::PerfDwarf => CallGraph::Dwarf.command(),
+            Self::Perf(call_graph) => call_graph.command(),
         }
     }
 
     fn needs_perf(self) -> bool {
-        matches!(self, Self::PerfFramePointers | Self::PerfDwarf)
+        matches!(self, Self::Perf(_))
     }
 }
 
@@ -167,10 +169,7 @@ impl Bench {
                 agent.end()?;
                 Ok(took)
             }
-            Sampler::PerfFramePointers => {
-                perf::while_recording(CallGraph::FramePointers, &data, work)
-            }
-            Sampler::PerfDwarf => perf::while_recording(CallGraph::Dwarf, &data, work),
+            Sampler::Perf(call_graph) => perf::while_recording(call_graph, &data, work),
         }
     }
 }
