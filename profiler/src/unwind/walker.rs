@@ -101,7 +101,8 @@ impl Walker {
         let (sp, fp) = (register(Native::SP)?, register(Native::FP)?);
         let lr = if Native::CALL_PUSHES { 0 } else { register(Native::RA)? };
         let mut frame = Registers { pc, sp, fp, lr };
-        let mut stack = Stack { copy, start: sp, is_sampled: true, is_behind: false };
+        let (is_sampled, is_outside, is_above) = (true, false, false);
+        let mut stack = Stack { copy, start: sp, is_sampled, is_outside, is_above };
         let mut addresses = Vec::new();
         let (mut is_return, mut is_guess) = (0, false);
         let end = loop {
@@ -125,14 +126,14 @@ impl Walker {
             stack.is_sampled = false;
             match stepped {
                 Ok(caller) => is_return = u64::from(caller == Caller::Called),
-                Err(_) if stack.is_behind && copy.is_cut() => break cut,
+                Err(_) if stack.is_above && copy.is_cut() => break cut,
                 Err(stop) => break UserEnd::of_stop(stop, is_guess, true),
             }
         };
         let addresses: Vec<u8> = addresses.iter().flat_map(|it| it.to_ne_bytes()).collect();
-        // The kernel's walk is not bound to what was copied.
+        // The kernel's walk is not bound to what was copied: a signal's handler may have a stack of its own.
         let so_far = so_far.as_bytes();
-        if stack.is_behind && so_far.len() > addresses.len() && so_far.starts_with(&addresses) {
+        if stack.is_outside && so_far.len() > addresses.len() && so_far.starts_with(&addresses) {
             return None;
         }
         self.walked += 1;
@@ -201,18 +202,21 @@ struct Stack<'a> {
     start: u64,
     /// Whether the registers are still those of the sample.
     is_sampled: bool,
-    /// Whether something was wanted that lies above the copy.
-    is_behind: bool,
+    /// Whether something was wanted that was not copied.
+    is_outside: bool,
+    /// The same, from above.
+    is_above: bool,
 }
 
 impl Memory for Stack<'_> {
     fn word(&mut self, address: u64) -> Option<u64> {
-        let offset = address.checked_sub(self.start)?;
         if !address.is_multiple_of(8) {
             return None;
         }
-        let word = self.copy.word(offset);
-        self.is_behind |= word.is_none();
+        let offset = address.checked_sub(self.start);
+        let word = offset.and_then(|offset| self.copy.word(offset));
+        self.is_outside |= word.is_none();
+        self.is_above |= word.is_none() && offset.is_some();
         word
     }
 
@@ -292,6 +296,22 @@ mod tests {
         assert_eq!(found, Some((vec![CODE, CODE + 8], UserEnd::NoUnwindInfo)));
         // Without a stack there is nothing behind it.
         assert_eq!(walk(&[], true, 127), Some((vec![CODE], UserEnd::NoUnwindInfo)));
+    }
+
+    #[test]
+    fn what_was_not_copied_lies_above_or_on_another_stack() {
+        let copy = [1; COPY_REGISTERS * 8 + 8];
+        let copy = StackCopy::new(&copy).unwrap();
+        let read = |address| {
+            let (is_sampled, is_outside, is_above) = (false, false, false);
+            let mut stack = Stack { copy: &copy, start: STACK, is_sampled, is_outside, is_above };
+            (stack.word(address).is_some(), stack.is_outside, stack.is_above)
+        };
+        assert_eq!(read(STACK), (true, false, false));
+        assert_eq!(read(STACK + 8), (false, true, true));
+        assert_eq!(read(STACK - 8), (false, true, false));
+        // That is nothing that could be read anywhere.
+        assert_eq!(read(STACK + 4), (false, false, false));
     }
 
     #[test]
