@@ -202,9 +202,11 @@ fn a_program_that_throws_is_complete_in_its_handlers_and_on_the_way_there() {
     let own = chains.concat();
     let (mut times, mut unwinding, mut complete, mut all) = (HashMap::new(), 0, 0, 0);
     while all < SAMPLES || unwinding < TIMES || times.len() < 5 {
-        // There the runtime puts the handler's registers in place of its own, one after another: what it
-        // has saved is of two stacks.
-        let is_between = |it: &Value| it["user"][0]["symbol"] == "uw_install_context_1";
+        // There the runtime puts the handler's registers in place of its own, one after another, and jumps:
+        // what it has saved, and then the stack pointer, is of two stacks.
+        const JUMPS: [&str; 3] =
+            ["uw_install_context_1", "_Unwind_RaiseException", "_Unwind_Resume"];
+        let is_between = |it: &Value| JUMPS.iter().any(|name| it["user"][0]["symbol"] == *name);
         let sample = run.sample(|it| !is_between(it));
         all += 1;
         if sample["user_end"] != "complete" {
