@@ -81,6 +81,9 @@ struct Scratch {
 /// Addresses that a record can have: of both halves of the stack.
 const FRAMES: usize = 2 * MAX_FRAMES as usize;
 
+/// The idle tasks have this id on every CPU.
+const IDLE: u32 = 0;
+
 /// A header of zero bytes in the ring that the kernel puts before each record.
 const RING_HEADER_BYTES: u64 = 8;
 /// While the ring stays above its watermark, a CPU wakes the reader at most this often: the wake-up
@@ -122,8 +125,7 @@ fn take<const WALKS: bool>(ctx: &PerfEventContext) -> u32 {
     let id = bpf_get_current_pid_tgid();
     let (tgid, tid) = ((id >> 32) as u32, id as u32);
     let flags = FLAGS.load();
-    // The idle tasks have pid 0 on every CPU.
-    if tid == 0 && flags & flag::IDLE == 0 {
+    if tid == IDLE && flags & flag::IDLE == 0 {
         count(counters, Counter::FilteredIdle, 1);
         return 0;
     }
@@ -165,7 +167,12 @@ fn record<const WALKS: bool>(
     let (mut user_bytes, mut copy_bytes) = (0, 0);
     let mut user_end = UserEnd::NotCaptured;
     if flags & flag::USER_STACK != 0 {
-        let user = if WALKS {
+        let user = if tid == IDLE {
+            // Not told by its registers: on aarch64 before Linux 5.11 its stack begins where other
+            // tasks have those.
+            // https://github.com/torvalds/linux/blob/v5.10/arch/arm64/kernel/head.S
+            User::None
+        } else if WALKS {
             registers::take(ctx, &mut scratch.regs, &mut scratch.walk.registers)
         } else {
             User::Compat
