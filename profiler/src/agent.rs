@@ -14,7 +14,7 @@ use aya::{
 use aya_log::EbpfLogger;
 use tokio::{
     sync::oneshot,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
 use crate::{
@@ -188,7 +188,7 @@ struct Sampling<'a> {
 }
 
 impl Sampling<'_> {
-    /// Waits until the tracker has told what runs, but not for ever.
+    /// Waits until the tracker has told what runs, and that is in the kernel, but not for ever.
     async fn look_around(&mut self) {
         let start = Instant::now();
         while self.collect() > 0 && start.elapsed() < FIRST_LOOK {
@@ -197,6 +197,11 @@ impl Sampling<'_> {
         // Before all records, which may be of children of what was found.
         let found = std::mem::take(&mut self.happened);
         self.pass_on(found, Vec::new(), self.last_read_ns);
+        if let Some(loader) = &self.loader {
+            let left = FIRST_LOOK.saturating_sub(start.elapsed());
+            // Else the first samples are walked by the agent, from copies of their stacks.
+            let _ = timeout(left, loader.written()).await;
+        }
     }
 
     /// Reads samples until the run is to end; gives the thread's result if that is why.

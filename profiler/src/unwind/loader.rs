@@ -12,6 +12,7 @@ use std::{
 
 use profiler_common::unwind::space::{self, BLOCK_MAPPINGS, SPACE_BLOCKS};
 use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::oneshot;
 
 use super::{
     blocks::FreeBlocks,
@@ -53,6 +54,8 @@ pub struct Loader(mpsc::SyncSender<Message>);
 #[derive(Debug)]
 enum Message {
     Happened(Vec<Event>),
+    /// Who waits until everything told before is in the kernel.
+    Written(oneshot::Sender<()>),
     /// Who asks what has become of the tables.
     Account(mpsc::Sender<Unwinding>),
 }
@@ -87,6 +90,15 @@ impl Loader {
     #[must_use]
     pub fn tell(&self, events: Vec<Event>) -> bool {
         self.0.try_send(Message::Happened(events)).is_ok()
+    }
+
+    /// Waits until everything told before is in the kernel, as far as there is room for it.
+    pub async fn written(&self) {
+        let (sender, receiver) = oneshot::channel();
+        if self.0.try_send(Message::Written(sender)).is_ok() {
+            // If the thread has ended, there is nothing to wait for.
+            let _ = receiver.await;
+        }
     }
 
     /// What has become of the tables; `None` if the thread does not answer in time.
@@ -134,6 +146,8 @@ impl Thread {
             let wait = if self.places.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
             match messages.recv_timeout(wait) {
                 Ok(Message::Happened(events)) => self.happened(events),
+                // Whoever waits may wait no longer.
+                Ok(Message::Written(to)) => drop(to.send(())),
                 // Whoever asks may have waited long enough.
                 Ok(Message::Account(to)) => {
                     drop(to.send(self.places.account(self.without_room.len())));
