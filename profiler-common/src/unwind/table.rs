@@ -29,8 +29,9 @@ pub const INDEX: u32 = 2;
 /// Rules that all tables together can have.
 pub const RULES: u32 = 1 << 14;
 
-/// Tables that there can be at once.
-pub const TABLES: u32 = 1 << 10;
+/// Places for tables: each file that a process has mapped as code takes one, whether its table is there or
+/// not. A desktop's processes map some 1,500 files.
+pub const TABLES: u32 = 1 << 12;
 /// The number of the rule of code of which nothing is known.
 pub const UNKNOWN: u16 = 0;
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use profiler_common::unwind::table::TABLES;
 use serde::Serialize;
 
 /// The tables at the end of a run, and what has become of those before.
@@ -19,6 +20,8 @@ pub struct Unwinding {
     pub taken_out: u64,
     /// Tables that a walk has looked for, and that found no room.
     pub no_room: u64,
+    /// Mappings of files for which no place was left, so that they are walked by frame pointers.
+    pub no_place: u64,
     /// Files that a walk has come to and that have no table, by why.
     pub without_table: BTreeMap<String, u64>,
     /// Distinct rules of all tables.
@@ -77,6 +80,13 @@ impl Unwinding {
                 self.taken_out, self.no_room, self.unknown_processes
             );
         }
+        if self.no_place > 0 {
+            let _ = writeln!(
+                text,
+                "mappings walked by frame pointers, since {TABLES} other files are mapped: {}",
+                self.no_place
+            );
+        }
         if self.started_over > 0 {
             let _ = writeln!(
                 text,
@@ -115,11 +125,12 @@ mod tests {
             "unwind tables: 3 with 345 of 16384 rules, 1.5 MiB; with mappings and caches 3.5 MiB of \
              256.0 MiB\nstacks walked by the agent, from copies: 7\nfiles without an unwind table: not an ELF file 2\n"
         );
-        let short = Unwinding { taken_out: 5, no_room: 1, started_over: 2, ..well };
+        let short = Unwinding { taken_out: 5, no_room: 1, no_place: 9, started_over: 2, ..well };
         assert_eq!(
             short.lines(false),
             "unwind tables taken out for others 5, without room 1, and mappings of processes 0: \
-             --max-unwind-memory raises the limit\nall unwind tables were made again 2 times, since \
+             --max-unwind-memory raises the limit\nmappings walked by frame pointers, since 4096 other \
+             files are mapped: 9\nall unwind tables were made again 2 times, since \
              there were too many distinct rules\n"
         );
     }

@@ -97,6 +97,8 @@ pub(super) struct Places {
     rules: usize,
     taken_out: u64,
     started_over: u64,
+    /// How many mappings have come when all places were taken.
+    no_place: u64,
 }
 
 impl Places {
@@ -112,6 +114,7 @@ impl Places {
             rules: 0,
             taken_out: 0,
             started_over: 0,
+            no_place: 0,
         }
     }
 
@@ -137,6 +140,7 @@ impl Places {
             limit_bytes: self.memory.limit,
             taken_out: self.taken_out,
             no_room: without_table.get(NO_ROOM).copied().unwrap_or(0),
+            no_place: self.no_place,
             without_table,
             rules: self.rules as u64,
             most_rules: u64::from(RULES),
@@ -168,7 +172,10 @@ impl Places {
             return Some(number);
         }
         let free = self.in_order.iter().position(Option::is_none);
-        let at = free.or_else(|| self.evict(maps))?;
+        let Some(at) = free.or_else(|| self.evict(maps)) else {
+            self.no_place += 1;
+            return None;
+        };
         let number = u32::try_from(at).ok()?;
         self.last_id += 1;
         let (id, used) = (self.last_id, Instant::now());
