@@ -30,7 +30,8 @@ pub(crate) fn copy(scratch: &mut Scratch) -> u64 {
     black_box(if bytes <= COPY_BYTES as u64 { bytes } else { 0 })
 }
 
-/// Copies the sample's registers, and the stack from its pointer up to where it ends, or three pages.
+/// Copies the sample's registers, and the stack from its pointer up to where it ends, or to the third page
+/// boundary: what is left of the first page, and two more.
 ///
 /// With external linkage, so that the verifier takes it by itself, as the walk's steps.
 #[unsafe(no_mangle)]
@@ -60,8 +61,8 @@ extern "C" fn copy_stack() -> u32 {
         }
     }
     let mut bytes = PAGE_BYTES - (at & (PAGE_BYTES - 1));
-    // SAFETY: a copy has room for the registers and three pages; the helper reads from any address or
-    // fails.
+    // SAFETY: a copy has room for the registers and three pages, of which the first may be whole; the
+    // helper reads from any address or fails.
     unsafe {
         let to = to.add(REGISTERS_BYTES);
         // Within exec and exit there is no stack any more, which the agent learns so; also of one that is

@@ -45,8 +45,9 @@ use crate::{
     unwind::loader::Loader,
 };
 
-/// How often the ring is read even when the program sees no need to wake us. Together with the time
-/// to name and write what was read, a sample is printed within 100 ms.
+/// How often the ring is read even when the program sees no need to wake us. A sample is printed later
+/// than that by what it waits for files, at most `tracker::DEADLINE`, and by what it takes to name and
+/// write it.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
 /// For how long the sideband's records are gathered from the first on: what a program has mapped has to
 /// be in the kernel soon, so that its first stacks can be walked, but each reading costs something.

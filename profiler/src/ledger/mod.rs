@@ -72,7 +72,8 @@ pub struct KernelSide {
     pub events: Vec<CpuEvent>,
     /// What the eBPF program counted.
     pub counters: PerCpuCounters,
-    /// Records of mappings that did not fit into their rings.
+    /// Records of mappings that did not fit into their rings, or that a thread was too far behind to be
+    /// told of.
     pub sideband_lost: u64,
     /// What the walk by unwind information had; `None` without such a walk.
     pub unwinding: Option<Unwinding>,
@@ -220,7 +221,8 @@ pub struct Ledger {
     pub per_cpu: Vec<CpuAccount>,
     /// Samples delivered without any stack, since the kernel could not walk it.
     pub without_stack: u64,
-    /// Records of mappings that the kernel could not write, since their ring was full.
+    /// Records of mappings that the kernel could not write, since their ring was full, or that one of the
+    /// agent's threads was too far behind to be told of.
     pub sideband_lost: u64,
     /// Processes that were forgotten to make room for others: see `--max-processes`.
     pub evicted_processes: u64,

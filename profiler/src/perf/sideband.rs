@@ -129,8 +129,8 @@ impl Sideband {
         read.sort_by_key(|timed| timed.time_ns);
     }
 
-    /// What wakes the reader each time that a ring is half full, of any CPU, also of those that come
-    /// later.
+    /// What wakes the reader at each record, of any CPU, also of those that come later; but once for a
+    /// CPU until it is armed again.
     pub fn wakeup(&self) -> Result<Wakeup> {
         self.opener.epoll.wakeup().map_err(no_epoll)
     }

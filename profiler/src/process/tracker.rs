@@ -1,9 +1,9 @@
 //! Learns what happens to processes, from the kernel's records and from `/proc`, and has the files
 //! opened that they map before they are gone.
 //!
-//! A file system may not answer, and a process may be stuck with its memory locked. So whatever reads
-//! `/proc` or opens a file is done on a thread apart, and who asks for it gets an [`Answer`] to wait
-//! for as long as one likes. What a record tells is known at once; its file may be opened later.
+//! A file system may not answer, and a process may be stuck with its memory locked. So whatever reads what
+//! a process has mapped or opens a file is done on a thread apart, and who asks for it gets an [`Answer`] to
+//! wait for as long as one likes. What a record tells is known at once; its file may be opened later.
 
 use std::{
     fs,
