@@ -300,7 +300,8 @@ impl Sampling<'_> {
         self.pass_on(events, kernel_code, samples_since_ns);
         // What was missed may be about any process.
         let (missed_before, looked) = self.looked_for;
-        let missed = self.sideband.lost() + self.untold + self.tracker.missed();
+        let (lost, malformed) = (self.sideband.lost(), self.sideband.malformed());
+        let missed = lost + malformed + self.untold + self.tracker.missed();
         if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
             self.unanswered.push(self.tracker.find_all());
             self.looked_for = (missed, Instant::now());
@@ -339,6 +340,7 @@ impl Sampling<'_> {
         let (events, unread) = self.set.account();
         let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
         let sideband_lost = self.sideband.lost() + self.untold;
+        let sideband_malformed = self.sideband.malformed();
         let unwinding = self.loader.as_ref().and_then(Loader::account);
         let kernel = KernelSide {
             event,
@@ -348,6 +350,7 @@ impl Sampling<'_> {
             events,
             counters,
             sideband_lost,
+            sideband_malformed,
             unwinding,
         };
         (kernel, self.sender, failed.or(unread))

@@ -75,6 +75,8 @@ pub struct KernelSide {
     /// Records of mappings that did not fit into their rings, or that a thread was too far behind to be
     /// told of.
     pub sideband_lost: u64,
+    /// Records of the sideband that could not be read.
+    pub sideband_malformed: u64,
     /// What the walk by unwind information had; `None` without such a walk.
     pub unwinding: Option<Unwinding>,
 }
@@ -224,6 +226,8 @@ pub struct Ledger {
     /// Records of mappings that the kernel could not write, since their ring was full, or that one of the
     /// agent's threads was too far behind to be told of.
     pub sideband_lost: u64,
+    /// Records of the sideband that could not be read.
+    pub sideband_malformed: u64,
     /// Processes that were forgotten to make room for others: see `--max-processes`.
     pub evicted_processes: u64,
     /// How many user stacks have ended how.
@@ -299,6 +303,7 @@ impl Ledger {
             per_cpu,
             without_stack,
             sideband_lost: kernel.sideband_lost,
+            sideband_malformed: kernel.sideband_malformed,
             evicted_processes: 0,
             user_ends: BTreeMap::new(),
             unwinding: kernel.unwinding.clone(),
@@ -335,6 +340,7 @@ mod tests {
             events: events.collect(),
             counters: PerCpuCounters::default(),
             sideband_lost: 0,
+            sideband_malformed: 0,
             unwinding: None,
         };
         Ledger::settle(&kernel, &PerCpuCount::new(0), &PerCpuCount::new(0))
@@ -396,6 +402,7 @@ mod tests {
             }],
             counters: PerCpuCounters::from(vec![counters]),
             sideband_lost: 3,
+            sideband_malformed: 2,
             unwinding: None,
         };
         let ledger = Ledger::settle(&kernel, &delivered, &behind);
@@ -411,5 +418,7 @@ mod tests {
         // No sample is lost by it.
         let line = "\n3 records of mappings were lost: names may be missing\n";
         assert!(table.contains(line) && ledger.sideband_lost == 3, "{table}");
+        let line = "\n2 records of mappings could not be read: names may be missing\n";
+        assert!(table.contains(line) && ledger.sideband_malformed == 2, "{table}");
     }
 }

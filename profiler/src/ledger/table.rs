@@ -77,6 +77,13 @@ impl Ledger {
                 self.sideband_lost
             );
         }
+        if self.sideband_malformed > 0 {
+            let _ = writeln!(
+                text,
+                "{} records of mappings could not be read: names may be missing",
+                self.sideband_malformed
+            );
+        }
         if self.evicted_processes > 0 {
             let _ = writeln!(
                 text,

@@ -128,12 +128,17 @@ pub(crate) fn split(mut run: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     })
 }
 
-/// The records of a run from the ring of an [`attr::sideband`] event. Those that we have no use for,
-/// or can't read, are skipped.
-pub fn parse(run: &[u8]) -> impl Iterator<Item = Timed> {
+/// That a record's fields are not those of its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// The records of a run from the ring of an [`attr::sideband`] event. Those that we have no use for
+/// are skipped.
+pub fn parse(run: &[u8]) -> impl Iterator<Item = Result<Timed, Malformed>> {
     let config = ParseConfig::<Native>::from(attr::sideband(false));
     split(run).filter_map(move |(_, record)| {
-        Parser::new(record, config.clone()).parse_record(Keep).ok().flatten()
+        let parsed = Parser::new(record, config.clone()).parse_record(Keep);
+        parsed.unwrap_or(Err(Malformed)).transpose()
     })
 }
 
@@ -141,10 +146,10 @@ pub fn parse(run: &[u8]) -> impl Iterator<Item = Timed> {
 struct Keep;
 
 impl<'a> Visitor<'a> for Keep {
-    type Output = Option<Timed>;
+    type Output = Result<Option<Timed>, Malformed>;
 
     fn visit_unimplemented(self, _: RecordMetadata) -> Self::Output {
-        None
+        Ok(None)
     }
 
     fn visit_mmap2(self, mmap: Mmap2<'a>, metadata: RecordMetadata) -> Self::Output {
@@ -188,8 +193,9 @@ impl<'a> Visitor<'a> for Keep {
     }
 }
 
-fn timed(record: Record, metadata: &RecordMetadata) -> Option<Timed> {
-    metadata.sample_id().time().map(|time_ns| Timed { time_ns, record })
+fn timed(record: Record, metadata: &RecordMetadata) -> Result<Option<Timed>, Malformed> {
+    let time_ns = metadata.sample_id().time().ok_or(Malformed)?;
+    Ok(Some(Timed { time_ns, record }))
 }
 
 #[cfg(test)]
@@ -223,8 +229,8 @@ mod tests {
     }
 
     fn only(bytes: &[u8]) -> Record {
-        let all: Vec<Timed> = parse(bytes).collect();
-        let [Timed { time_ns: TIME, record }] = &all[..] else { panic!("{all:?}") };
+        let all: Vec<_> = parse(bytes).collect();
+        let [Ok(Timed { time_ns: TIME, record })] = &all[..] else { panic!("{all:?}") };
         record.clone()
     }
 
@@ -249,10 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn a_build_id_that_is_too_long_is_skipped() {
+    fn a_build_id_that_is_too_long_is_malformed() {
         let id = [&[21, 0, 0, 0][..], &ID].concat();
         let bytes = mmap2(sys::PERF_RECORD_MISC_MMAP_BUILD_ID, &id, b"/bin/ab\0");
-        assert_eq!(parse(&bytes).count(), 0);
+        assert_eq!(parse(&bytes).collect::<Vec<_>>(), [Err(Malformed)]);
     }
 
     #[test]
@@ -290,13 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_behind_what_it_has_no_use_for() {
+    fn goes_on_behind_what_it_has_no_use_for_and_what_it_can_not_read() {
         let lost = record(sys::PERF_RECORD_LOST, 0, &[&u64s([1, 42])]);
         let throttle = record(sys::PERF_RECORD_THROTTLE, 0, &[&u64s([1, 2, 3])]);
         let unknown = record(4711, 0, &[&[1; 8]]);
         let short = record(sys::PERF_RECORD_MMAP2, 0, &[&u32s([10, 11])]);
         let run = [throttle, unknown, short, lost].concat();
-        assert_eq!(only(&run), Record::Lost { records: 42 });
+        let lost = Timed { time_ns: TIME, record: Record::Lost { records: 42 } };
+        assert_eq!(parse(&run).collect::<Vec<_>>(), [Err(Malformed), Ok(lost)]);
         let kinds =
             [sys::PERF_RECORD_THROTTLE, 4711, sys::PERF_RECORD_MMAP2, sys::PERF_RECORD_LOST];
         assert_eq!(split(&run).map(|(kind, _)| kind).collect::<Vec<_>>(), kinds);

@@ -19,7 +19,7 @@ use super::{
     mmap_ring::{self, MmapRing},
     open::{self, OpenEvent},
     per_cpu::{PerCpu, Place},
-    record::{self, Record, Timed},
+    record::{self, Malformed, Record, Timed},
     slot::Slot,
     wakeup::{Epoll, Wakeup},
 };
@@ -44,6 +44,7 @@ pub struct Sideband {
     /// Where records are put together; kept, since it is needed at each read.
     run: Vec<u8>,
     lost: u64,
+    malformed: u64,
 }
 
 /// One CPU's event, and what was in the rings of those before it.
@@ -96,7 +97,7 @@ impl Sideband {
                 kib(opener.wanted_pages)
             ));
         }
-        Ok(Self { cpus, opener, notices, run: Vec::new(), lost: 0 })
+        Ok(Self { cpus, opener, notices, run: Vec::new(), lost: 0, malformed: 0 })
     }
 
     /// Follows the CPUs that have come and gone since the last look, all that are online. On those
@@ -117,7 +118,12 @@ impl Sideband {
             if let Some(event) = source.slot.event_mut() {
                 event.read_records(&mut self.run);
             }
-            sink.extend(record::parse(&self.run));
+            for parsed in record::parse(&self.run) {
+                match parsed {
+                    Ok(timed) => sink.push(timed),
+                    Err(Malformed) => self.malformed += 1,
+                }
+            }
         }
         let read = sink.get_mut(start..).unwrap_or_default();
         for timed in read.iter() {
@@ -133,6 +139,12 @@ impl Sideband {
     /// CPU until it is armed again.
     pub fn wakeup(&self) -> Result<Wakeup> {
         self.opener.epoll.wakeup().map_err(no_epoll)
+    }
+
+    /// How many records could not be read.
+    #[must_use]
+    pub fn malformed(&self) -> u64 {
+        self.malformed
     }
 
     /// How many records did not fit into the rings. The kernel tells it with the next record for which
