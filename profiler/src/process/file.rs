@@ -170,6 +170,16 @@ impl MappedFile {
     }
 }
 
+#[cfg(test)]
+impl MappedFile {
+    /// One that is open.
+    pub(crate) fn of(file: File) -> Self {
+        let mapped = Self::new(Missing::Gone);
+        mapped.set_opened(Arc::new(known(Ok(file)).unwrap()));
+        mapped
+    }
+}
+
 impl Stamp {
     fn of(file: &Metadata) -> Self {
         Self { bytes: file.size(), modified: (file.mtime(), file.mtime_nsec()) }

@@ -54,6 +54,12 @@ struct Loaded {
     file: Arc<MappedFile>,
 }
 
+/// That a file is no ELF file, or not as one should be.
+pub(super) struct Malformed;
+
+/// What was looked up: nothing if there is no symbol.
+pub(super) type LookedUp<'a> = Result<Option<Symbolized<'a>>, Malformed>;
+
 /// One file's symbols.
 struct Symbols {
     blazesym: Blazesym,
@@ -67,29 +73,36 @@ impl Symbols {
         Self { blazesym: blazesym(lines), source }
     }
 
-    fn find(&self, input: Input<u64>) -> Option<Symbolized<'_>> {
+    fn find(&self, input: Input<u64>) -> LookedUp<'_> {
         // Whoever runs a program has written the file: what the reader does not expect must cost its
         // names, not the run. What it leaves half done is of this file only.
         let look_up = || self.blazesym.symbolize_single(&self.source, input);
-        let found = panic::catch_unwind(AssertUnwindSafe(look_up)).ok()?.ok()?;
-        matches!(found, Symbolized::Sym(_)).then_some(found)
+        let found = panic::catch_unwind(AssertUnwindSafe(look_up)).map_err(|_| Malformed)?;
+        Ok(found.map(Some).map_err(|_| Malformed)?.filter(|it| matches!(it, Symbolized::Sym(_))))
     }
 }
 
 impl Loaded {
-    fn find(&self, offset: u64, lines: bool) -> Option<Symbolized<'_>> {
+    fn find(&self, offset: u64, lines: bool) -> LookedUp<'_> {
         // A file of symbols has no code, and so no offsets of its own.
-        let address_in = |file: &DebugFile| Some(Input::VirtOffset(file.address_of(offset)?));
-        let own = || match &self.unpacked {
-            Some(file) => self.symbols.find(address_in(file)?),
+        let address_in = |file: &DebugFile| file.address_of(offset).map(Input::VirtOffset);
+        let own = || match self.unpacked.as_ref().map(address_in) {
+            Some(input) => input.map_or(Ok(None), |input| self.symbols.find(input)),
             None => self.symbols.find(Input::FileOffset(offset)),
         };
         let separate = || {
             let (symbols, file) = self.debug.as_ref()?;
-            symbols.find(address_in(file)?)
+            symbols.find(address_in(file)?).ok().flatten()
         };
         // Lines are in the separate file, if there is one.
-        if lines { separate().or_else(own) } else { own().or_else(separate) }
+        if lines && let Some(found) = separate() {
+            return Ok(Some(found));
+        }
+        let own = own();
+        if lines || matches!(own, Ok(Some(_))) {
+            return own;
+        }
+        separate().map_or(own, |found| Ok(Some(found)))
     }
 }
 
@@ -100,14 +113,13 @@ impl ElfFiles {
         Self { lines, loaded: FxHashMap::default(), limit_bytes, bytes: 0, clock: 0, allowance }
     }
 
-    /// Hands on what is at an offset of the file, which a process knows by this name: nothing if it
-    /// has no symbol there.
+    /// Hands on what is at an offset of the file, which a process knows by this name.
     pub(super) fn find<T>(
         &mut self,
         file: &Arc<MappedFile>,
         (tgid, name): (u32, &str),
         offset: u64,
-        take: impl FnOnce(Option<Symbolized<'_>>) -> T,
+        take: impl FnOnce(LookedUp<'_>) -> T,
     ) -> Result<T, Missing> {
         let key = file.key().ok_or_else(|| file.missing())?;
         if !self.loaded.contains_key(&key) {
@@ -188,4 +200,111 @@ pub(super) fn blazesym(lines: bool) -> Blazesym {
         .enable_code_info(lines)
         .enable_inlined_fns(lines)
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{elf::tests::with_build_id, process::maps};
+    use std::{
+        fs::{self, File},
+        io::Write as _,
+        process,
+    };
+
+    /// A file of these bytes, held open only.
+    fn file(bytes: &[u8]) -> Arc<MappedFile> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Arc::new(MappedFile::of(file))
+    }
+
+    /// Name of the function at an offset, or that there is none.
+    fn find(
+        files: &mut ElfFiles,
+        file: &Arc<MappedFile>,
+        offset: u64,
+    ) -> Result<Result<Option<String>, ()>, Missing> {
+        files.find(file, (process::id(), "/nowhere"), offset, |looked_up| {
+            let name = |it: Symbolized<'_>| it.into_sym().unwrap().name.into_owned();
+            looked_up.map(|found| found.map(name)).map_err(|Malformed| ())
+        })
+    }
+
+    #[inline(never)]
+    fn of_this_name() -> usize {
+        std::hint::black_box(of_this_name as fn() -> usize as usize)
+    }
+
+    #[test]
+    fn an_offset_is_in_a_function() {
+        let address = of_this_name() as u64;
+        let maps = maps::parse(&fs::read("/proc/self/maps").unwrap());
+        let mapping = maps.iter().find(|it| (it.start..it.end).contains(&address)).unwrap();
+        let offset = mapping.file_offset_of(address);
+        let own = Arc::new(MappedFile::of(File::open("/proc/self/exe").unwrap()));
+        for lines in [false, true] {
+            let mut files = ElfFiles::new(lines, usize::MAX);
+            let name = find(&mut files, &own, offset).unwrap().unwrap().unwrap();
+            assert!(name.ends_with("::of_this_name"), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_told_from_what_has_no_symbol() {
+        let mut files = ElfFiles::new(false, usize::MAX);
+        assert_eq!(find(&mut files, &file(&with_build_id(&[1])), 64), Ok(Ok(None)));
+        let own = fs::read("/proc/self/exe").unwrap();
+        let cut = &own[..own.len() / 2];
+        for bytes in [&b""[..], b"MZ, as a Windows program begins", &[0; 4096], &own[..63], cut] {
+            assert_eq!(find(&mut files, &file(bytes), 64), Ok(Err(())), "{} bytes", bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_changed_is_not_read() {
+        let changing = tempfile::NamedTempFile::new().unwrap();
+        fs::write(changing.path(), with_build_id(&[1])).unwrap();
+        let mapped = Arc::new(MappedFile::of(changing.reopen().unwrap()));
+        fs::write(changing.path(), with_build_id(&[1, 2])).unwrap();
+        let mut files = ElfFiles::new(false, usize::MAX);
+        assert_eq!(find(&mut files, &mapped, 64), Err(Missing::Changed));
+    }
+
+    #[test]
+    fn the_files_used_least_recently_go() {
+        let mut elf_files = ElfFiles::new(false, usize::MAX);
+        let files: Vec<_> =
+            (0..=LIMIT).map(|it| file(&with_build_id(&(it as u64 + 1).to_le_bytes()))).collect();
+        let is_kept = |elf_files: &ElfFiles, at: usize| {
+            elf_files.loaded.contains_key(&files[at].key().unwrap())
+        };
+        for file in &files[..LIMIT] {
+            find(&mut elf_files, file, 64).unwrap().unwrap();
+        }
+        assert_eq!(elf_files.loaded.len(), LIMIT);
+        find(&mut elf_files, &files[0], 64).unwrap().unwrap();
+        find(&mut elf_files, &files[LIMIT], 64).unwrap().unwrap();
+        assert_eq!(elf_files.loaded.len(), LIMIT / 4 * 3);
+        let gone = LIMIT + 1 - LIMIT / 4 * 3;
+        assert!(is_kept(&elf_files, 0) && is_kept(&elf_files, LIMIT));
+        assert!(!is_kept(&elf_files, 1) && !is_kept(&elf_files, gone));
+        assert!(is_kept(&elf_files, gone + 1));
+    }
+
+    #[test]
+    fn beyond_the_limit_of_bytes_only_the_file_in_use_stays() {
+        let mut elf_files = ElfFiles::new(false, 0);
+        let [one, other] = [1, 2].map(|it| file(&with_build_id(&[it])));
+        for used in [&one, &other] {
+            // As if blazesym had taken so much for it; here nothing counts what it allocates.
+            find(&mut elf_files, used, 64).unwrap().unwrap();
+            let key = used.key().unwrap();
+            elf_files.loaded.get_mut(&key).unwrap().bytes += 100;
+            elf_files.bytes += 100;
+            find(&mut elf_files, used, 64).unwrap().unwrap();
+            assert_eq!(elf_files.loaded.keys().collect::<Vec<_>>(), [&key]);
+        }
+        assert_eq!(elf_files.bytes, 100);
+    }
 }

@@ -45,10 +45,14 @@ pub enum Origin {
     NoFile(Missing),
     /// No name: the file has no symbol there.
     NoSymbol,
+    /// No name: the file is no ELF file, or one that can't be read.
+    BadFile,
     /// No name: code made at run time, and the process says nothing of it.
     NoMap,
     /// The same, and an earlier process with its id has left a map.
     OldMap,
+    /// The same, and of what the process says some can't be read.
+    BadMap,
 }
 
 impl Origin {
@@ -70,6 +74,10 @@ impl Origin {
             Self::NoSymbol => Some("install its debug package, or use --debuginfod"),
             Self::NoMap => Some("have the runtime write a perf map or a jitdump"),
             Self::OldMap => Some("have the runtime write a map of its own, after it was started"),
+            Self::BadFile => Some("see what `readelf -a` says of it"),
+            Self::BadMap => {
+                Some("see whether the runtime can write a jitdump, or a newer one a map")
+            }
             Self::NotMapped => Some("the stack was followed through code without frame pointers"),
             Self::NoFile(Missing::Changed | Missing::Replaced) => Some("restart the program"),
             Self::NoFile(Missing::TooMany) => Some("raise `ulimit -n`"),
@@ -91,8 +99,10 @@ impl fmt::Display for Origin {
             Self::NotMapped => "not mapped",
             Self::NoFile(missing) => return missing.fmt(f),
             Self::NoSymbol => "no symbol",
+            Self::BadFile => "no readable ELF file",
             Self::NoMap => "no map of code made at run time",
             Self::OldMap => "map older than the process",
+            Self::BadMap => "malformed map of code made at run time",
         })
     }
 }

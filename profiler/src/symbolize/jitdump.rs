@@ -65,8 +65,10 @@ enum Next {
     #[default]
     Header,
     Record,
-    /// It was closed, or can't be read.
+    /// It was closed.
     Nothing,
+    /// It can't be read.
+    Unknown,
 }
 
 /// The functions that a process has named, and not replaced since.
@@ -105,13 +107,13 @@ impl JitDump {
         if !self.growing.goes_on_in(file)? {
             *self = Self { growing: Growing::begin(file, 0)?, ..Self::default() };
         }
-        if self.next == Next::Nothing {
+        if matches!(self.next, Next::Nothing | Next::Unknown) {
             return Ok(true);
         }
         let behind = file.metadata()?.len().saturating_sub(self.growing.offset);
         let bytes = self.growing.next(file)?;
         let is_first = self.next == Next::Header;
-        let taken = self.take(&bytes, behind).inspect_err(|_| self.next = Next::Nothing);
+        let taken = self.take(&bytes, behind).inspect_err(|_| self.next = Next::Unknown);
         // The header has the time when the file was made.
         if is_first && let Some(header) = bytes.get(..HEADER_BYTES) {
             self.growing.remember(0, header);
@@ -131,7 +133,7 @@ impl JitDump {
             let size = match self.next {
                 Next::Header => header_size(rest)?,
                 Next::Record => record_size(rest)?,
-                Next::Nothing => None,
+                Next::Nothing | Next::Unknown => None,
             };
             let Some(size) = size.filter(|size| u64::from(*size) <= behind) else { break };
             let whole = usize::try_from(size).unwrap_or(usize::MAX);
@@ -167,6 +169,11 @@ impl JitDump {
             // Source lines, and unwinding information.
             _ => {}
         }
+    }
+
+    /// Whether reading has ended where something else stands than a jitdump has.
+    pub(super) fn is_malformed(&self) -> bool {
+        self.next == Next::Unknown
     }
 
     /// The memory it takes, about.

@@ -119,15 +119,11 @@ impl Names {
     /// was read stays.
     fn read_on(&mut self, tgid: u32, mappings: &[Mapped]) -> bool {
         let Some(owner) = Owner::of(tgid) else { return false };
-        let map_is_all = match PerfMap::open(&owner) {
-            Ok(file) => {
-                self.why = Origin::NoMap;
-                self.perf_map.read_on(&file).unwrap_or(true)
-            }
+        let (map_is_all, why) = match PerfMap::open(&owner) {
+            Ok(file) => (self.perf_map.read_on(&file).unwrap_or(true), Origin::NoMap),
             Err(why) => {
-                self.why = why;
                 self.perf_map = PerfMap::default();
-                true
+                (true, why)
             }
         };
         let dump_is_all = match JitDump::open(&owner, mappings) {
@@ -140,6 +136,8 @@ impl Names {
                 true
             }
         };
+        let is_bad = self.perf_map.is_malformed() || self.jit_dump.is_malformed();
+        self.why = if is_bad { Origin::BadMap } else { why };
         self.is_all = map_is_all && dump_is_all;
         !self.is_all
     }
@@ -210,6 +208,19 @@ mod tests {
         // It writes its own in the same place.
         fs::write(namer.map(), "1000 10 own\n").unwrap();
         while find(&mut made, namer.tgid(), 0x1000).as_deref() != Some("own") {}
+    }
+
+    #[test]
+    fn what_can_not_be_read_of_a_map_is_said() {
+        let namer = Namer::start();
+        fs::write(namer.map(), "1000 10 first\n\n2000 0x10\n3000 10 third\n").unwrap();
+        let mut made = MadeCode::default();
+        let mut find = |address| {
+            made.find_in(namer.tgid(), SpaceId::KERNEL, &[], address).map(|(_, name, _)| name)
+        };
+        assert_eq!(find(0x1000).as_deref(), Ok("first"));
+        assert_eq!(find(0x3000).as_deref(), Ok("third"));
+        assert_eq!(find(0x2000), Err(Origin::BadMap));
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct PerfMap {
     growing: Growing,
     /// Whether reading goes on within a line whose beginning is not known.
     within_line: bool,
+    /// Whether there was a line that can't be read.
+    is_malformed: bool,
 }
 
 impl PerfMap {
@@ -71,11 +73,17 @@ impl PerfMap {
             if std::mem::take(&mut self.within_line) {
                 continue;
             }
-            if let Some((start, size, name)) = function(whole) {
-                self.functions.add(start, size, name);
+            match function(whole) {
+                Some((start, size, name)) => self.functions.add(start, size, name),
+                None => self.is_malformed |= !whole.is_empty(),
             }
         }
         taken
+    }
+
+    /// Whether lines were skipped, since they are none of a map.
+    pub(super) fn is_malformed(&self) -> bool {
+        self.is_malformed
     }
 
     /// The memory it takes, about.

@@ -259,7 +259,9 @@ impl Symbolizer {
         let unnamed = |why| Unnamed { offset, module: Some(&*mapping.name), why };
         let place = (tgid, &*mapping.name);
         let found = self.files.find(file, place, offset.wrapping_sub(back), |looked_up| {
-            modules.frames(looked_up, back, Origin::Elf, build_id, unnamed(Origin::NoSymbol))
+            let why = if looked_up.is_ok() { Origin::NoSymbol } else { Origin::BadFile };
+            let found = looked_up.ok().flatten();
+            modules.frames(found, back, Origin::Elf, build_id, unnamed(why))
         });
         match (found, key) {
             (Ok(frames), Some(key)) => {
