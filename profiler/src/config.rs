@@ -99,6 +99,8 @@ pub struct Config {
     pub debuginfod: Option<debuginfod::Settings>,
     /// Say of each sample's process who it is.
     pub metadata: bool,
+    /// Show at the end how much of each file has names.
+    pub shows_names: bool,
     /// Processes that are remembered.
     pub max_processes: usize,
     /// Bytes of symbols and debug info that are kept in memory.
@@ -192,6 +194,7 @@ impl Config {
             max_stacks: args.max_stacks as usize,
             debuginfod: args.debuginfod.then(debuginfod::Settings::from_env).transpose()?,
             metadata: args.metadata,
+            shows_names: verbose > 0 || args.format == Format::Json,
             max_processes: args.max_processes as usize,
             symbol_cache_bytes: usize::try_from(args.symbol_cache).unwrap_or(usize::MAX),
             strict: args.strict,

@@ -1,6 +1,6 @@
 //! How much of the user frames has names, by file.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _};
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub struct FileNaming {
     /// The others, by why they have none.
     pub unnamed: BTreeMap<String, u64>,
     /// What would give most of them a name.
-    pub hint: Option<&'static str>,
+    pub hint: Option<Cow<'static, str>>,
     /// Stacks that end in its code, though it was called, by why.
     pub cut: BTreeMap<&'static str, u64>,
 }
@@ -52,7 +52,7 @@ pub fn table(files: &[FileNaming]) -> String {
         let most = file.unnamed.iter().max_by_key(|(_, count)| **count);
         if let Some((why, _)) = most {
             let _ = write!(text, " ({why}");
-            if let Some(hint) = file.hint {
+            if let Some(hint) = &file.hint {
                 let _ = write!(text, "; {hint}");
             }
             text.push(')');

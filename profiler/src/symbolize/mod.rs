@@ -3,6 +3,7 @@
 mod cache;
 pub mod debug_data;
 mod debug_file;
+mod debug_package;
 pub mod debuginfod;
 mod elf;
 pub mod frame;

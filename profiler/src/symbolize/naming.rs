@@ -1,11 +1,11 @@
 //! How much of what was sampled has names, and how many stacks are whole, by file, and what would help.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{borrow::Cow, collections::BTreeMap, rc::Rc};
 
 use rustc_hash::FxHashMap;
 
-use super::frame::{Origin, Stack};
-use crate::{ledger::naming::FileNaming, output::user_end};
+use super::frame::{Frame, Origin, Stack};
+use crate::{build_id::BuildId, ledger::naming::FileNaming, output::user_end};
 
 /// Files that are told apart; what comes beyond is counted as one.
 const LIMIT: usize = 4096;
@@ -22,6 +22,7 @@ pub struct Naming {
 /// The frames of one file.
 #[derive(Debug, Default)]
 struct Counts {
+    build_id: Option<BuildId>,
     samples: u64,
     frames: u64,
     named: u64,
@@ -35,12 +36,12 @@ impl Naming {
         let Some(outermost) = stack.locations.last() else { return };
         *self.ends.entry(end).or_default() += 1;
         if end != user_end::COMPLETE {
-            let module = outermost.frames.last().and_then(|frame| frame.module.as_ref());
-            *self.file(module).cut.entry(end).or_default() += 1;
+            let Some(frame) = outermost.frames.last() else { return };
+            *self.file(frame).cut.entry(end).or_default() += 1;
         }
         for (depth, location) in stack.locations.iter().enumerate() {
             let Some(frame) = location.frames.last() else { continue };
-            let file = self.file(frame.module.as_ref());
+            let file = self.file(frame);
             file.frames += 1;
             file.samples += u64::from(depth == 0);
             if frame.origin.is_named() {
@@ -51,14 +52,24 @@ impl Naming {
         }
     }
 
-    fn file(&mut self, module: Option<&Rc<str>>) -> &mut Counts {
+    /// What is counted of the file of a frame.
+    fn file(&mut self, frame: &Frame) -> &mut Counts {
         let is_full = self.files.len() >= LIMIT;
-        let name = match module {
+        let name = match &frame.module {
             Some(name) if !is_full || self.files.contains_key(name) => Rc::clone(name),
             Some(_) => Rc::from("[other files]"),
             None => Rc::from(NOWHERE),
         };
-        self.files.entry(name).or_default()
+        let file = self.files.entry(name).or_default();
+        file.build_id = file.build_id.or(frame.build_id);
+        file
+    }
+
+    /// The files most of whose frames that have no name are those of no symbol.
+    pub(super) fn without_symbols(&self) -> impl Iterator<Item = (&str, BuildId)> {
+        let is_one = |counts: &Counts| counts.most_unnamed() == Some(Origin::NoSymbol);
+        let files = self.files.iter().filter(move |(_, counts)| is_one(counts));
+        files.filter_map(|(module, counts)| Some((module.as_ref(), counts.build_id?)))
     }
 
     /// How many stacks have ended how.
@@ -67,35 +78,44 @@ impl Naming {
         self.ends.iter().map(|(end, count)| (*end, *count)).collect()
     }
 
-    /// Each file, those with most frames first.
-    #[must_use]
-    pub fn into_files(self) -> Vec<FileNaming> {
-        let finish = |(module, counts): (Rc<str>, Counts)| {
-            let Counts { samples, frames, named, unnamed, cut } = counts;
-            let cut = cut.into_iter().collect();
-            let most = unnamed.iter().max_by_key(|(_, count)| **count);
-            let hint = most.and_then(|(origin, _)| origin.hint());
+    /// Each file, those with most frames first. Packages are those that have the symbols of a file.
+    pub(super) fn files(&self, packages: &FxHashMap<&str, String>) -> Vec<FileNaming> {
+        let finish = |(module, counts): (&Rc<str>, &Counts)| {
+            let hint = match (packages.get(module.as_ref()), counts.most_unnamed()) {
+                (Some(package), _) => {
+                    Some(format!("install {package}, or use --debuginfod").into())
+                }
+                (_, most) => most.and_then(Origin::hint).map(Cow::from),
+            };
+            let &Counts { samples, frames, named, ref unnamed, ref cut, .. } = counts;
+            let cut = cut.iter().map(|(end, count)| (*end, *count)).collect();
             let unnamed = unnamed.iter().map(|(why, count)| (why.to_string(), *count)).collect();
             let module = module.as_ref().to_owned();
             FileNaming { module, samples, frames, named, unnamed, hint, cut }
         };
-        let mut files: Vec<FileNaming> = self.files.into_iter().map(finish).collect();
+        let mut files: Vec<FileNaming> = self.files.iter().map(finish).collect();
         files.sort_by(|one, other| (other.frames, &one.module).cmp(&(one.frames, &other.module)));
         files
+    }
+}
+
+impl Counts {
+    /// Why most of the frames without a name have none.
+    fn most_unnamed(&self) -> Option<Origin> {
+        let most = self.unnamed.iter().max_by_key(|(_, count)| **count);
+        most.map(|(origin, _)| *origin)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ledger::naming::table,
-        symbolize::frame::{Frame, Location},
-    };
+    use crate::{ledger::naming::table, symbolize::frame::Location};
 
     fn location(module: Option<&str>, origin: Origin) -> Location {
-        let module = module.map(Rc::from);
-        Location { address: 0, frames: Rc::from([Frame { module, origin, ..Frame::default() }]) }
+        let (module, build_id) = (module.map(Rc::from), BuildId::from_slice(&[1]));
+        let frame = Frame { module, build_id, origin, ..Frame::default() };
+        Location { address: 0, frames: Rc::from([frame]) }
     }
 
     #[test]
@@ -110,7 +130,13 @@ mod tests {
         naming.add(&stack, "complete");
         naming.add(&stack, "mapping_unknown");
         assert_eq!(naming.ends(), [("complete", 1), ("mapping_unknown", 1)].into());
-        let files = naming.into_files();
+        let id = BuildId::from_slice(&[1]).unwrap();
+        assert_eq!(naming.without_symbols().collect::<Vec<_>>(), [("/lib/stripped", id)]);
+        let packages = [("/lib/stripped", "some-dbgsym".to_owned())].into_iter().collect();
+        let text = table(&naming.files(&packages));
+        let hint = "/lib/stripped (no symbol; install some-dbgsym, or use --debuginfod)\n";
+        assert!(text.contains(hint), "{text}");
+        let files = naming.files(&FxHashMap::default());
         let of = |name: &str| files.iter().find(|file| file.module == name).unwrap();
         assert_eq!(files[0].module, "/bin/program");
         assert_eq!((of("/bin/program").samples, of("/bin/program").frames), (0, 4));
@@ -134,7 +160,7 @@ mod tests {
             let name = number.to_string();
             naming.add(&Stack::new(vec![location(Some(&name), Origin::Elf)]), "complete");
         }
-        let files = naming.into_files();
+        let files = naming.files(&FxHashMap::default());
         assert_eq!(files.len(), LIMIT + 1);
         assert_eq!(files[0].frames, 10);
     }

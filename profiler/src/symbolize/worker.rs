@@ -1,6 +1,7 @@
 //! The thread that names samples and writes them: it may block, the ring's reader never waits for it.
 
 use std::{
+    path::Path,
     rc::Rc,
     sync::{Arc, mpsc},
     thread,
@@ -10,7 +11,13 @@ use std::{
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use super::{debuginfod::Debuginfod, frame::Stack, naming::Naming, symbolizer::Symbolizer};
+use super::{
+    debug_package::{self, LISTS},
+    debuginfod::Debuginfod,
+    frame::Stack,
+    naming::Naming,
+    symbolizer::Symbolizer,
+};
 use crate::{
     config::{Config, UserWalk},
     error::{Error, Result},
@@ -100,6 +107,7 @@ impl Worker {
                 empty: Rc::default(),
                 naming: Naming::default(),
                 metadata: config.metadata,
+                shows_names: config.shows_names,
                 output: crate::output::new(&config, event, sink),
             };
             let _ = done.send(thread.run(receiver, &delivered, &behind));
@@ -139,6 +147,8 @@ struct Thread {
     naming: Naming,
     /// Whether who a process is was asked for.
     metadata: bool,
+    /// Whether the end shows how much of each file has names.
+    shows_names: bool,
     output: Box<dyn Output>,
 }
 
@@ -188,7 +198,10 @@ impl Thread {
                 Message::Finish(kernel) => {
                     let mut ledger = Ledger::settle(&kernel, delivered, behind);
                     ledger.user_ends = self.naming.ends();
-                    ledger.names = std::mem::take(&mut self.naming).into_files();
+                    // Only where it will be seen.
+                    let stripped = self.naming.without_symbols().filter(|_| self.shows_names);
+                    let packages = debug_package::find(Path::new(LISTS), stripped);
+                    ledger.names = self.naming.files(&packages);
                     if let (Some(unwinding), Some(walker)) = (&mut ledger.unwinding, &self.walker) {
                         unwinding.walked_later = walker.walked();
                     }

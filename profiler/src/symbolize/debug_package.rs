@@ -1,0 +1,139 @@
+//! Which package has the debug symbols of a file, where the files are those of Debian or Ubuntu.
+//!
+//! dpkg has a list of the files of each installed package, a path a line, in `info/PACKAGE.list` or
+//! `info/PACKAGE:ARCHITECTURE.list`. The symbols that were stripped are in a package of the same name and
+//! `-dbgsym`: <https://wiki.debian.org/AutomaticDebugPackages>. libc has them in `libc6-dbg`.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustc_hash::FxHashMap;
+
+use crate::{build_id::BuildId, regular_file};
+
+/// Where dpkg has its lists.
+pub(super) const LISTS: &str = "/var/lib/dpkg/info";
+/// The most of a list that is read.
+const LIST_BYTES: u64 = 16 << 20;
+/// The longest that all lists may take, on a slow disk.
+const TIME: Duration = Duration::from_millis(500);
+
+/// The packages with the debug symbols of files, by path: of those that a package has brought, and that are
+/// what was sampled, as their build ids tell. In a container there may be another file at the same path.
+pub(super) fn find<'a>(
+    lists: &Path,
+    files: impl Iterator<Item = (&'a str, BuildId)>,
+) -> FxHashMap<&'a str, String> {
+    // Lists may be older than the move of all programs and libraries to /usr.
+    let names = |path: &'a str| {
+        let before = path.strip_prefix("/usr").filter(|it| it.starts_with('/'));
+        [Some(path), before].into_iter().flatten()
+    };
+    let wanted: FxHashMap<&[u8], (&str, BuildId)> = files
+        .flat_map(|(path, id)| names(path).map(move |name| (name.as_bytes(), (path, id))))
+        .collect();
+    let mut packages = FxHashMap::default();
+    let Some(folder) = fs::read_dir(lists).ok().filter(|_| !wanted.is_empty()) else {
+        return packages;
+    };
+    let deadline = Instant::now() + TIME;
+    let mut text = Vec::new();
+    for entry in folder.flatten() {
+        if Instant::now() >= deadline {
+            break;
+        }
+        let name = entry.file_name();
+        let Some(list) = name.to_str().and_then(|it| it.strip_suffix(".list")) else { continue };
+        let package = list.split(':').next().unwrap_or(list);
+        text.clear();
+        let read = File::open(entry.path()).map(|it| it.take(LIST_BYTES).read_to_end(&mut text));
+        if !matches!(read, Ok(Ok(_))) {
+            continue;
+        }
+        for line in text.split(|&byte| byte == b'\n') {
+            if let Some(&(path, id)) = wanted.get(line)
+                && is_installed(path, id)
+            {
+                packages.insert(path, of_symbols(package));
+            }
+        }
+    }
+    packages
+}
+
+/// Whether the file at a path has this build id.
+fn is_installed(path: &str, id: BuildId) -> bool {
+    regular_file::open(Path::new(path)).is_ok_and(|file| BuildId::of_elf(&file) == Some(id))
+}
+
+fn of_symbols(package: &str) -> String {
+    match package {
+        "libc6" | "libc-bin" => "libc6-dbg".to_owned(),
+        _ => format!("{package}-dbgsym"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::tests::with_build_id;
+
+    fn id(byte: u8) -> BuildId {
+        BuildId::from_slice(&[byte]).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_of_the_package_that_lists_it() {
+        let (lists, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
+        let [library, program, elsewhere, unlisted] =
+            ["library", "program", "elsewhere", "unlisted"].map(path);
+        for (file, byte) in [(&library, 1), (&program, 2), (&elsewhere, 3), (&unlisted, 4)] {
+            fs::write(file, with_build_id(&[byte])).unwrap();
+        }
+        let list = |name: &str, text: String| fs::write(lists.path().join(name), text).unwrap();
+        list("libsome1:amd64.list", format!("/.\n{library}\n{elsewhere}"));
+        list("some.list", format!("/.\n{program}\n/gone\n"));
+        list("other.list", format!("/.\n{program}.so\n{unlisted}x\n"));
+        list("some.md5sums", format!("{unlisted}\n"));
+        // What was sampled as `elsewhere` has another build id: it was that of a container.
+        let sampled =
+            [(&*library, 1), (&program, 2), (&elsewhere, 9), (&unlisted, 4), ("/gone", 5)];
+        let found = find(lists.path(), sampled.into_iter().map(|(path, byte)| (path, id(byte))));
+        let mut found: Vec<_> = found.iter().map(|(path, package)| (*path, &**package)).collect();
+        found.sort_unstable();
+        assert_eq!(found, [(&*library, "libsome1-dbgsym"), (&program, "some-dbgsym")]);
+    }
+
+    #[test]
+    fn a_list_may_have_the_path_before_usr() {
+        // Where the test runs, these are two names of one file, or it is skipped.
+        let (Ok(shell), Ok(same)) = (File::open("/usr/bin/sh"), File::open("/bin/sh")) else {
+            return crate::stderr::say("skipped: there is no /usr/bin/sh");
+        };
+        let (Some(id), true) = (BuildId::of_elf(&shell), same.metadata().is_ok()) else {
+            return crate::stderr::say("skipped: /usr/bin/sh has no build id");
+        };
+        let lists = tempfile::tempdir().unwrap();
+        fs::write(lists.path().join("dash.list"), "/bin\n/bin/sh\n").unwrap();
+        let found = find(lists.path(), [("/usr/bin/sh", id)].into_iter());
+        assert_eq!(found["/usr/bin/sh"], "dash-dbgsym");
+    }
+
+    #[test]
+    fn without_dpkg_there_are_no_packages() {
+        let sampled = || [("/usr/bin/sh", id(1))].into_iter();
+        assert!(find(Path::new("/nowhere"), sampled()).is_empty());
+        assert!(find(tempfile::tempdir().unwrap().path(), sampled()).is_empty());
+    }
+
+    #[test]
+    fn the_c_library_has_a_name_of_its_own() {
+        assert_eq!(of_symbols("libc6"), "libc6-dbg");
+        assert_eq!(of_symbols("libssl3"), "libssl3-dbgsym");
+    }
+}
