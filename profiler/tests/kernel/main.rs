@@ -10,6 +10,7 @@ mod crossings;
 mod end;
 mod hotplug;
 mod ledger;
+mod perf;
 mod processes;
 mod sideband;
 mod stacks;
