@@ -10,6 +10,8 @@
 #![allow(clippy::inline_always)]
 
 pub mod aarch64;
+#[cfg(test)]
+mod calls;
 pub mod quick;
 pub mod rule;
 pub mod space;
