@@ -1,6 +1,10 @@
 //! Walks of copied stacks, where the eBPF program was not told in time what its own walk needs: what a
 //! process has mapped that began a moment ago, or the table of a file.
 
+#[cfg(target_env = "gnu")]
+#[cfg(test)]
+mod own_stack;
+
 use std::{
     panic::{self, AssertUnwindSafe},
     rc::Rc,
