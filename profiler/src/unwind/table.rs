@@ -146,6 +146,21 @@ impl Table {
         Ok(Self { words, facts })
     }
 
+    /// One that has these rows only, in their order.
+    #[cfg(test)]
+    pub(super) fn of_rows(rows: &[(Range<u64>, Rule)], rules: &mut Rules) -> Result<Self, NoTable> {
+        let start = rows.first().map_or(0, |(offsets, _)| offsets.start);
+        let end = rows.last().map_or(start, |(offsets, _)| offsets.end);
+        let mut packer = Packer::new(start..end, rules)?;
+        for (offsets, rule) in rows {
+            packer.push(offsets.start, offsets.end, rule)?;
+        }
+        let (words, packed) = packer.finish()?;
+        let (machine, code) = (Machine::NATIVE, Code::of(start..end, start));
+        let facts = Facts { machine, places: Vec::new(), code, counts: Counts::default(), packed };
+        Ok(Self { words, facts })
+    }
+
     /// What is known of it.
     #[must_use]
     pub fn facts(&self) -> &Facts {

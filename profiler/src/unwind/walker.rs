@@ -1,6 +1,8 @@
 //! Walks of copied stacks, where the eBPF program was not told in time what its own walk needs: what a
 //! process has mapped that began a moment ago, or the table of a file.
 
+#[cfg(test)]
+mod any_stack;
 #[cfg(target_env = "gnu")]
 #[cfg(test)]
 mod own_stack;
