@@ -30,7 +30,7 @@ const MOST_CIES: usize = 1 << 14;
 /// Most bytes of a CIE. They overlap in hostile files only, but each of [`MOST_CIES`] is read.
 const MOST_CIE_BYTES: usize = 1 << 12;
 /// Most rows of one function. The largest real ones have some thousands.
-const MOST_ROWS: u64 = 1 << 20;
+pub(super) const MOST_ROWS: u64 = 1 << 20;
 
 /// A rule and where it holds, in addresses of the ELF image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,7 +251,7 @@ fn cie<'c, 'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use gimli::{DebugFrame, EhFrame, Vendor};
     use profiler_common::unwind::{aarch64::Aarch64, rule::Saved, x86_64::X86_64};
@@ -262,7 +262,7 @@ mod tests {
     const RESTORE: u8 = 0x0b;
     const NEGATE_RA_STATE: u8 = 0x2d;
 
-    fn advance(bytes: u8) -> u8 {
+    pub(crate) fn advance(bytes: u8) -> u8 {
         0x40 | bytes
     }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// Factors 1 and -8, the return address in column `ra`.
-    fn cie(augmentation: &str, ra: u8, instructions: &[u8]) -> Vec<u8> {
+    pub(crate) fn cie(augmentation: &str, ra: u8, instructions: &[u8]) -> Vec<u8> {
         let mut content = vec![1];
         content.extend(augmentation.as_bytes());
         content.extend([0, 1, 0x78, ra]);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     /// A function of the CIE that is so many bytes before.
-    fn fde(before: usize, start: u64, len: u64, instructions: &[u8]) -> Vec<u8> {
+    pub(crate) fn fde(before: usize, start: u64, len: u64, instructions: &[u8]) -> Vec<u8> {
         let content = [&start.to_le_bytes(), &len.to_le_bytes(), instructions].concat();
         entry(u32::try_from(before + 4).unwrap(), &content)
     }

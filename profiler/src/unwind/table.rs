@@ -1,5 +1,8 @@
 //! From a file to its table.
 
+#[cfg(test)]
+mod hostile;
+
 use std::{fs::File, ops::Range};
 
 use gimli::Vendor;
