@@ -25,7 +25,7 @@ const STUCK: usize = 8;
 const AT_FAULT: usize = 2;
 /// Tasks that may wait. At 2,500 processes a second they come in one second.
 const WAITING: usize = 16 << 10;
-/// That something is stuck is said at most this often.
+/// That something is stuck is said at most this often, of processes and of files.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 /// What a thread does at a time.
@@ -66,8 +66,28 @@ struct State<T> {
     stuck: Vec<Stuck>,
     last_thread: u64,
     missed: u64,
-    said: Option<Instant>,
+    said: Said,
     over: bool,
+}
+
+/// When it was last said that something is stuck. What a busy process holds up for a moment must not
+/// keep it unsaid that a file system does not answer.
+#[derive(Debug, Default)]
+struct Said {
+    of_process: Option<Instant>,
+    of_file: Option<Instant>,
+}
+
+impl Said {
+    /// Whether it is to be said of this place, which it then is.
+    fn is_due(&mut self, place: &Place, now: Instant) -> bool {
+        let last = if place.path.is_some() { &mut self.of_file } else { &mut self.of_process };
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= SAY_AGAIN);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
 }
 
 /// What the thread in charge is at.
@@ -95,7 +115,7 @@ impl<T: Task> Crew<T> {
             stuck: Vec::new(),
             last_thread: 0,
             missed: 0,
-            said: None,
+            said: Said::default(),
             over: false,
         };
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
@@ -133,6 +153,7 @@ impl<T: Task> Crew<T> {
             Some(path) => format!("{path}, mapped by process {}, does not answer", place.tgid),
             None => format!("/proc/{} does not answer", place.tgid),
         };
+        let is_new = state.said.is_due(&place, Instant::now());
         state.stuck.push(Stuck { thread, place, device: None });
         (state.in_charge, state.at_work) = (None, None);
         self.0.staff(&mut state);
@@ -141,10 +162,6 @@ impl<T: Task> Crew<T> {
         if is_last {
             notice += "; no more files are opened until one that was asked for does";
             given_up = std::mem::take(&mut state.waiting);
-        }
-        let is_new = state.said.is_none_or(|last| last.elapsed() >= SAY_AGAIN);
-        if is_new {
-            state.said = Some(Instant::now());
         }
         drop(state);
         given_up.into_iter().for_each(T::refuse);
@@ -317,6 +334,19 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
             }
         }
+    }
+
+    #[test]
+    fn of_files_and_of_processes_it_is_said_now_and_then() {
+        let process = Place { tgid: 1, path: None };
+        let file = Place { tgid: 1, path: Some("/program".into()) };
+        let (mut said, start) = (Said::default(), Instant::now());
+        assert!(said.is_due(&process, start) && !said.is_due(&process, start));
+        assert!(said.is_due(&file, start) && !said.is_due(&file, start));
+        let almost = start + SAY_AGAIN * 9 / 10;
+        assert!(!said.is_due(&process, almost) && !said.is_due(&file, almost));
+        let later = start + SAY_AGAIN;
+        assert!(said.is_due(&file, later) && said.is_due(&process, later));
     }
 
     #[test]

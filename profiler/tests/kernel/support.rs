@@ -5,7 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _},
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Output, Stdio},
+    process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -114,6 +114,9 @@ pub(crate) fn has_fixture(name: &str, compiler: &str) -> bool {
 pub(crate) struct Run {
     pub(crate) child: Child,
     pub(crate) lines: BufReader<ChildStdout>,
+    /// Standard error, where it is a pipe, and what was read of it.
+    notices: Option<BufReader<ChildStderr>>,
+    noticed: String,
 }
 
 /// What a run has left behind.
@@ -143,7 +146,8 @@ impl Run {
     /// A profiler that runs with its outputs in pipes.
     pub(crate) fn of(mut child: Child) -> Self {
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Self { child, lines }
+        let notices = child.stderr.take().map(BufReader::new);
+        Self { child, lines, notices, noticed: String::new() }
     }
 
     /// The next line of standard output.
@@ -157,13 +161,21 @@ impl Run {
         line
     }
 
+    /// Reads standard error until it says this.
+    pub(crate) fn wait_for_notice(&mut self, part: &str) {
+        let notices = self.notices.as_mut().unwrap();
+        while !self.noticed.contains(part) {
+            let bytes = notices.read_line(&mut self.noticed).unwrap();
+            assert!(bytes > 0, "the profiler ended without `{part}`:\n{}", self.noticed);
+        }
+    }
+
     /// Standard error to its end, where it is a pipe.
     fn stderr(&mut self) -> String {
-        let mut text = String::new();
-        if let Some(mut stderr) = self.child.stderr.take() {
-            stderr.read_to_string(&mut text).unwrap();
+        if let Some(notices) = &mut self.notices {
+            notices.read_to_string(&mut self.noticed).unwrap();
         }
-        text
+        std::mem::take(&mut self.noticed)
     }
 
     /// Reads JSON samples until one is as wanted.
