@@ -212,13 +212,15 @@ impl<'d> Source<'d> {
             _ => return Err(NoTable::TooLarge),
         }
         // A file may have lost its section headers, or be loaded without.
-        let sections = header.sections(ENDIAN, data).unwrap_or_default();
+        let sections = header.sections(ENDIAN, data);
+        let mut lacks = sections.is_err().then_some(NoTable::Unreadable);
+        let sections = sections.unwrap_or_default();
         let go = pclntab(&sections, data).filter(|_| machine == Machine::X86_64);
         // Go's linker says the same in both.
         let debug_frame = if go.is_none() { debug_frame(&sections, data) } else { None };
         let eh_frame = eh_frame(&sections, data).or_else(|| eh_frame_of_segment(segments, data));
         let found = [eh_frame, go, debug_frame];
-        let (mut described, mut lacks) = (Vec::new(), None);
+        let mut described = Vec::new();
         for section in found.into_iter().flatten() {
             match section {
                 Ok(section) => described.push(section),
@@ -380,6 +382,14 @@ fn eh_frame_of_segment<'d, R: ReadRef<'d>>(
     data: R,
 ) -> Found<'d> {
     let header = segments.iter().find(|it| it.p_type(ENDIAN) == PT_GNU_EH_FRAME)?;
+    Some(eh_frame_behind(header, segments, data).ok_or(NoTable::Unreadable))
+}
+
+fn eh_frame_behind<'d, R: ReadRef<'d>>(
+    header: &ProgramHeader64<Endianness>,
+    segments: &'d [ProgramHeader64<Endianness>],
+    data: R,
+) -> Option<Section<'d>> {
     let at = header.p_vaddr(ENDIAN);
     let (offset, size) = header.file_range(ENDIAN);
     let bytes = data.read_bytes_at(offset, size.min(HEADER_BYTES)).ok()?;
@@ -391,9 +401,8 @@ fn eh_frame_of_segment<'d, R: ReadRef<'d>>(
     // It ends at an empty entry, which comes before the segment's end.
     let size = (segment.addresses.end - eh_frame).min(MOST_BYTES);
     let offset = segment.offset.checked_add(eh_frame - segment.addresses.start)?;
-    let bytes = data.read_bytes_at(offset, size).map_err(|()| NoTable::Unreadable);
-    let (place, bases) = (Place::EhFrameHdr, bases.set_eh_frame(eh_frame));
-    Some(bytes.map(|bytes| Section { place, bytes: Cow::Borrowed(bytes), bases }))
+    let bytes = Cow::Borrowed(data.read_bytes_at(offset, size).ok()?);
+    Some(Section { place: Place::EhFrameHdr, bytes, bases: bases.set_eh_frame(eh_frame) })
 }
 
 #[cfg(test)]
