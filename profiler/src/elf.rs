@@ -126,6 +126,22 @@ fn code_in<H: Header>(data: Pieces<'_>) -> Option<Code> {
     Some(Code(segments.collect()))
 }
 
+/// Whether the file has the headers of an ELF file, and all of them.
+pub(crate) fn has_headers(file: &File) -> bool {
+    let found = read(file, |data| {
+        headers_in::<FileHeader64<_>>(data).or_else(|| headers_in::<FileHeader32<_>>(data))
+    });
+    found.is_some()
+}
+
+fn headers_in<H: Header>(data: Pieces<'_>) -> Option<()> {
+    let header = H::parse(data).ok().filter(|it| it.is_type_64() == it.is_class_64())?;
+    let endian = header.endian().ok()?;
+    header.program_headers(endian, data).ok()?;
+    // There may be none.
+    header.sections(endian, data).ok().map(drop)
+}
+
 /// Asks a file, which need not be an ELF file.
 fn read<T>(file: &File, ask: impl FnOnce(Pieces<'_>) -> Option<T>) -> Option<T> {
     read_within(file, BUDGET, ask)

@@ -3,6 +3,7 @@
 //! Each file has a blazesym of its own, so that what it holds of a file can be given back alone.
 
 use std::{
+    cell::OnceCell,
     os::fd::AsRawFd as _,
     panic::{self, AssertUnwindSafe},
     path::Path,
@@ -20,7 +21,7 @@ use super::{debug_data, debug_file::DebugFile};
 use crate::{
     allowance::Allowance,
     build_id::BuildId,
-    heap,
+    elf, heap,
     process::file::{FileKey, MappedFile, Missing},
 };
 
@@ -50,6 +51,8 @@ struct Loaded {
     debug: Option<(Symbols, DebugFile)>,
     bytes: usize,
     used: u64,
+    /// Whether its headers are those of an ELF file; asked when blazesym can't read it.
+    has_headers: OnceCell<bool>,
     // blazesym knows the file by a descriptor's number, which must stay this file's.
     file: Arc<MappedFile>,
 }
@@ -73,12 +76,16 @@ impl Symbols {
         Self { blazesym: blazesym(lines), source }
     }
 
-    fn find(&self, input: Input<u64>) -> LookedUp<'_> {
+    fn find(&self, input: Input<u64>, has_headers: impl FnOnce() -> bool) -> LookedUp<'_> {
         // Whoever runs a program has written the file: what the reader does not expect must cost its
         // names, not the run. What it leaves half done is of this file only.
         let look_up = || self.blazesym.symbolize_single(&self.source, input);
-        let found = panic::catch_unwind(AssertUnwindSafe(look_up)).map_err(|_| Malformed)?;
-        Ok(found.map(Some).map_err(|_| Malformed)?.filter(|it| matches!(it, Symbolized::Sym(_))))
+        match panic::catch_unwind(AssertUnwindSafe(look_up)) {
+            Ok(Ok(found)) => Ok(Some(found).filter(|it| matches!(it, Symbolized::Sym(_)))),
+            // It refuses some that are as they should be, such as those without section headers.
+            Ok(Err(_)) if has_headers() => Ok(None),
+            _ => Err(Malformed),
+        }
     }
 }
 
@@ -87,12 +94,14 @@ impl Loaded {
         // A file of symbols has no code, and so no offsets of its own.
         let address_in = |file: &DebugFile| file.address_of(offset).map(Input::VirtOffset);
         let own = || match self.unpacked.as_ref().map(address_in) {
-            Some(input) => input.map_or(Ok(None), |input| self.symbols.find(input)),
-            None => self.symbols.find(Input::FileOffset(offset)),
+            Some(input) => input.map_or(Ok(None), |input| self.symbols.find(input, || true)),
+            None => self.symbols.find(Input::FileOffset(offset), || {
+                *self.has_headers.get_or_init(|| self.file.file().is_some_and(elf::has_headers))
+            }),
         };
         let separate = || {
             let (symbols, file) = self.debug.as_ref()?;
-            symbols.find(address_in(file)?).ok().flatten()
+            symbols.find(address_in(file)?, || true).ok().flatten()
         };
         // Lines are in the separate file, if there is one.
         if lines && let Some(found) = separate() {
@@ -137,7 +146,9 @@ impl ElfFiles {
             let debug = debug.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
             let file = Arc::clone(file);
             self.bytes += bytes;
-            self.loaded.insert(key, Loaded { symbols, unpacked, debug, bytes, used: 0, file });
+            let (used, has_headers) = (0, OnceCell::new());
+            let loaded = Loaded { symbols, unpacked, debug, bytes, used, has_headers, file };
+            self.loaded.insert(key, loaded);
         }
         self.clock += 1;
         let loaded = self.loaded.get_mut(&key).ok_or(Missing::Gone)?;
@@ -205,7 +216,7 @@ pub(super) fn blazesym(lines: bool) -> Blazesym {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{elf::tests::with_build_id, process::maps};
+    use crate::{elf::tests::with_build_id, kernel, process::maps};
     use std::{
         fs::{self, File},
         io::Write as _,
@@ -252,12 +263,18 @@ mod tests {
 
     #[test]
     fn what_is_no_elf_file_is_told_from_what_has_no_symbol() {
-        let mut files = ElfFiles::new(false, usize::MAX);
-        assert_eq!(find(&mut files, &file(&with_build_id(&[1])), 64), Ok(Ok(None)));
+        // Anew for each: most of them have one build id.
+        let find = |file: Arc<MappedFile>| find(&mut ElfFiles::new(false, usize::MAX), &file, 64);
+        assert_eq!(find(file(&with_build_id(&[1]))), Ok(Ok(None)));
         let own = fs::read("/proc/self/exe").unwrap();
+        // Without section headers, as packers leave programs: e_shoff, e_shentsize, e_shnum, e_shstrndx.
+        let mut loadable = own.clone();
+        loadable[40..48].fill(0);
+        loadable[58..64].fill(0);
+        assert_eq!(find(file(&loadable)), Ok(Ok(None)));
         let cut = &own[..own.len() / 2];
         for bytes in [&b""[..], b"MZ, as a Windows program begins", &[0; 4096], &own[..63], cut] {
-            assert_eq!(find(&mut files, &file(bytes), 64), Ok(Err(())), "{} bytes", bytes.len());
+            assert_eq!(find(file(bytes)), Ok(Err(())), "{} bytes", bytes.len());
         }
     }
 
@@ -273,6 +290,7 @@ mod tests {
 
     #[test]
     fn the_files_used_least_recently_go() {
+        kernel::raise_open_files();
         let mut elf_files = ElfFiles::new(false, usize::MAX);
         let files: Vec<_> =
             (0..=LIMIT).map(|it| file(&with_build_id(&(it as u64 + 1).to_le_bytes()))).collect();
