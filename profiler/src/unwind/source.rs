@@ -381,18 +381,15 @@ fn eh_frame_of_segment<'d, R: ReadRef<'d>>(
     segments: &'d [ProgramHeader64<Endianness>],
     data: R,
 ) -> Found<'d> {
-    let header = segments.iter().find(|it| it.p_type(ENDIAN) == PT_GNU_EH_FRAME)?;
-    Some(eh_frame_behind(header, segments, data).ok_or(NoTable::Unreadable))
-}
-
-fn eh_frame_behind<'d, R: ReadRef<'d>>(
-    header: &ProgramHeader64<Endianness>,
-    segments: &'d [ProgramHeader64<Endianness>],
-    data: R,
-) -> Option<Section<'d>> {
+    // What was stripped of it may have left the segment, of no bytes.
+    let is_it =
+        |it: &&ProgramHeader64<_>| it.p_type(ENDIAN) == PT_GNU_EH_FRAME && it.p_filesz(ENDIAN) > 0;
+    let header = segments.iter().find(is_it)?;
     let at = header.p_vaddr(ENDIAN);
     let (offset, size) = header.file_range(ENDIAN);
-    let bytes = data.read_bytes_at(offset, size.min(HEADER_BYTES)).ok()?;
+    let Ok(bytes) = data.read_bytes_at(offset, size.min(HEADER_BYTES)) else {
+        return Some(Err(NoTable::Unreadable));
+    };
     let bases = BaseAddresses::default().set_eh_frame_hdr(at);
     let parsed = EhFrameHdr::new(bytes, LittleEndian).parse(&bases, 8).ok()?;
     let Pointer::Direct(eh_frame) = parsed.eh_frame_ptr() else { return None };
@@ -401,8 +398,9 @@ fn eh_frame_behind<'d, R: ReadRef<'d>>(
     // It ends at an empty entry, which comes before the segment's end.
     let size = (segment.addresses.end - eh_frame).min(MOST_BYTES);
     let offset = segment.offset.checked_add(eh_frame - segment.addresses.start)?;
-    let bytes = Cow::Borrowed(data.read_bytes_at(offset, size).ok()?);
-    Some(Section { place: Place::EhFrameHdr, bytes, bases: bases.set_eh_frame(eh_frame) })
+    let bytes = data.read_bytes_at(offset, size).map_err(|()| NoTable::Unreadable);
+    let (place, bases) = (Place::EhFrameHdr, bases.set_eh_frame(eh_frame));
+    Some(bytes.map(|bytes| Section { place, bytes: Cow::Borrowed(bytes), bases }))
 }
 
 #[cfg(test)]
