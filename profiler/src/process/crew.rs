@@ -25,8 +25,9 @@ const STUCK: usize = 8;
 const AT_FAULT: usize = 2;
 /// Tasks that may wait. At 2,500 processes a second they come in one second.
 const WAITING: usize = 16 << 10;
-/// That something is stuck is said at most this often, of processes and of files.
+/// That something is stuck is said at most [`SAID`] times within this, of processes and of files.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
+const SAID: usize = 3;
 
 /// What a thread does at a time.
 pub(super) trait Task: Send + Sized + 'static {
@@ -70,21 +71,22 @@ struct State<T> {
     over: bool,
 }
 
-/// When it was last said that something is stuck. What a busy process holds up for a moment must not
+/// When it was last said that something is stuck. What a busy machine holds up for a moment must not
 /// keep it unsaid that a file system does not answer.
 #[derive(Debug, Default)]
 struct Said {
-    of_process: Option<Instant>,
-    of_file: Option<Instant>,
+    of_process: VecDeque<Instant>,
+    of_file: VecDeque<Instant>,
 }
 
 impl Said {
     /// Whether it is to be said of this place, which it then is.
     fn is_due(&mut self, place: &Place, now: Instant) -> bool {
         let last = if place.path.is_some() { &mut self.of_file } else { &mut self.of_process };
-        let is_due = last.is_none_or(|last| now.duration_since(last) >= SAY_AGAIN);
+        last.retain(|at| now.duration_since(*at) < SAY_AGAIN);
+        let is_due = last.len() < SAID;
         if is_due {
-            *last = Some(now);
+            last.push_back(now);
         }
         is_due
     }
@@ -341,8 +343,10 @@ mod tests {
         let process = Place { tgid: 1, path: None };
         let file = Place { tgid: 1, path: Some("/program".into()) };
         let (mut said, start) = (Said::default(), Instant::now());
-        assert!(said.is_due(&process, start) && !said.is_due(&process, start));
-        assert!(said.is_due(&file, start) && !said.is_due(&file, start));
+        for place in [&process, &file] {
+            assert!((0..SAID).all(|_| said.is_due(place, start)));
+            assert!(!said.is_due(place, start));
+        }
         let almost = start + SAY_AGAIN * 9 / 10;
         assert!(!said.is_due(&process, almost) && !said.is_due(&file, almost));
         let later = start + SAY_AGAIN;

@@ -5,8 +5,9 @@ use std::{
     io::{BufRead as _, BufReader, Read as _},
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio},
-    thread,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -114,9 +115,9 @@ pub(crate) fn has_fixture(name: &str, compiler: &str) -> bool {
 pub(crate) struct Run {
     pub(crate) child: Child,
     pub(crate) lines: BufReader<ChildStdout>,
-    /// Standard error, where it is a pipe, and what was read of it.
-    notices: Option<BufReader<ChildStderr>>,
-    noticed: String,
+    /// What has come on standard error, where it is a pipe, and the thread that reads it.
+    noticed: Arc<Mutex<String>>,
+    notices: Option<JoinHandle<()>>,
 }
 
 /// What a run has left behind.
@@ -146,8 +147,13 @@ impl Run {
     /// A profiler that runs with its outputs in pipes.
     pub(crate) fn of(mut child: Child) -> Self {
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let notices = child.stderr.take().map(BufReader::new);
-        Self { child, lines, notices, noticed: String::new() }
+        let noticed = Arc::<Mutex<String>>::default();
+        let notices = child.stderr.take().map(|stderr| {
+            let noticed = Arc::clone(&noticed);
+            let lines = BufReader::new(stderr).lines().map_while(Result::ok);
+            thread::spawn(move || lines.for_each(|it| *noticed.lock().unwrap() += &(it + "\n")))
+        });
+        Self { child, lines, noticed, notices }
     }
 
     /// The next line of standard output.
@@ -161,21 +167,19 @@ impl Run {
         line
     }
 
-    /// Reads standard error until it says this.
+    /// Reads samples until standard error says this.
     pub(crate) fn wait_for_notice(&mut self, part: &str) {
-        let notices = self.notices.as_mut().unwrap();
-        while !self.noticed.contains(part) {
-            let bytes = notices.read_line(&mut self.noticed).unwrap();
-            assert!(bytes > 0, "the profiler ended without `{part}`:\n{}", self.noticed);
+        while !self.noticed.lock().unwrap().contains(part) {
+            self.line();
         }
     }
 
     /// Standard error to its end, where it is a pipe.
     fn stderr(&mut self) -> String {
-        if let Some(notices) = &mut self.notices {
-            notices.read_to_string(&mut self.noticed).unwrap();
+        if let Some(notices) = self.notices.take() {
+            notices.join().unwrap();
         }
-        std::mem::take(&mut self.noticed)
+        std::mem::take(&mut self.noticed.lock().unwrap())
     }
 
     /// Reads JSON samples until one is as wanted.
