@@ -33,9 +33,12 @@ pub(super) fn find<'a>(
         let before = path.strip_prefix("/usr").filter(|it| it.starts_with('/'));
         [Some(path), before].into_iter().flatten()
     };
-    let wanted: FxHashMap<&[u8], (&str, BuildId)> = files
-        .flat_map(|(path, id)| names(path).map(move |name| (name.as_bytes(), (path, id))))
-        .collect();
+    let mut wanted = FxHashMap::<&[u8], Vec<(&str, BuildId)>>::default();
+    for (path, id) in files {
+        for name in names(path) {
+            wanted.entry(name.as_bytes()).or_default().push((path, id));
+        }
+    }
     let mut packages = FxHashMap::default();
     let Some(folder) = fs::read_dir(lists).ok().filter(|_| !wanted.is_empty()) else {
         return packages;
@@ -48,17 +51,20 @@ pub(super) fn find<'a>(
         }
         let name = entry.file_name();
         let Some(list) = name.to_str().and_then(|it| it.strip_suffix(".list")) else { continue };
-        let package = list.split(':').next().unwrap_or(list);
+        let (package, architecture) = list.split_at(list.find(':').unwrap_or(list.len()));
         text.clear();
         let read = File::open(entry.path()).map(|it| it.take(LIST_BYTES).read_to_end(&mut text));
         if !matches!(read, Ok(Ok(_))) {
             continue;
         }
         for line in text.split(|&byte| byte == b'\n') {
-            if let Some(&(path, id)) = wanted.get(line)
-                && is_installed(path, id)
-            {
-                packages.insert(path, of_symbols(package));
+            for &(path, id) in wanted.get(line).into_iter().flatten() {
+                let symbols = of_symbols(package);
+                // It may be there already, and not have a symbol for all of the code.
+                let list_of_it = lists.join(format!("{symbols}{architecture}.list"));
+                if is_installed(path, id) && !list_of_it.exists() {
+                    packages.insert(path, symbols);
+                }
             }
         }
     }
@@ -90,19 +96,29 @@ mod tests {
     fn a_file_is_of_the_package_that_lists_it() {
         let (lists, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
-        let [library, program, elsewhere, unlisted] =
-            ["library", "program", "elsewhere", "unlisted"].map(path);
-        for (file, byte) in [(&library, 1), (&program, 2), (&elsewhere, 3), (&unlisted, 4)] {
+        let [library, program, elsewhere, unlisted, whole] =
+            ["library", "program", "elsewhere", "unlisted", "whole"].map(path);
+        for (file, byte) in
+            [(&library, 1), (&program, 2), (&elsewhere, 3), (&unlisted, 4), (&whole, 6)]
+        {
             fs::write(file, with_build_id(&[byte])).unwrap();
         }
         let list = |name: &str, text: String| fs::write(lists.path().join(name), text).unwrap();
         list("libsome1:amd64.list", format!("/.\n{library}\n{elsewhere}"));
+        list("whole1:amd64.list", format!("{whole}\n"));
+        list("whole1-dbgsym:amd64.list", "/.\n".to_owned());
         list("some.list", format!("/.\n{program}\n/gone\n"));
         list("other.list", format!("/.\n{program}.so\n{unlisted}x\n"));
         list("some.md5sums", format!("{unlisted}\n"));
         // What was sampled as `elsewhere` has another build id: it was that of a container.
-        let sampled =
-            [(&*library, 1), (&program, 2), (&elsewhere, 9), (&unlisted, 4), ("/gone", 5)];
+        let sampled = [
+            (&*library, 1),
+            (&program, 2),
+            (&elsewhere, 9),
+            (&unlisted, 4),
+            ("/gone", 5),
+            (&whole, 6),
+        ];
         let found = find(lists.path(), sampled.into_iter().map(|(path, byte)| (path, id(byte))));
         let mut found: Vec<_> = found.iter().map(|(path, package)| (*path, &**package)).collect();
         found.sort_unstable();

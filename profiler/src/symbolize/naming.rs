@@ -19,10 +19,31 @@ pub struct Naming {
     ends: FxHashMap<&'static str, u64>,
 }
 
+/// Which file lacks symbols. In a container another may have the same name.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Stripped {
+    #[default]
+    None,
+    One(BuildId),
+    /// Several, or one without a build id.
+    Unknown,
+}
+
+impl Stripped {
+    fn add(&mut self, id: Option<BuildId>) {
+        *self = match (*self, id) {
+            (Self::None, Some(id)) => Self::One(id),
+            (Self::One(known), Some(id)) if known == id => Self::One(id),
+            _ => Self::Unknown,
+        };
+    }
+}
+
 /// The frames of one file.
 #[derive(Debug, Default)]
 struct Counts {
-    build_id: Option<BuildId>,
+    /// Of the files by that name that have frames without a symbol.
+    stripped: Stripped,
     samples: u64,
     frames: u64,
     named: u64,
@@ -47,6 +68,9 @@ impl Naming {
             if frame.origin.is_named() {
                 file.named += 1;
             } else {
+                if frame.origin == Origin::NoSymbol {
+                    file.stripped.add(frame.build_id);
+                }
                 *file.unnamed.entry(frame.origin).or_default() += 1;
             }
         }
@@ -60,16 +84,17 @@ impl Naming {
             Some(_) => Rc::from("[other files]"),
             None => Rc::from(NOWHERE),
         };
-        let file = self.files.entry(name).or_default();
-        file.build_id = file.build_id.or(frame.build_id);
-        file
+        self.files.entry(name).or_default()
     }
 
     /// The files most of whose frames that have no name are those of no symbol.
     pub(super) fn without_symbols(&self) -> impl Iterator<Item = (&str, BuildId)> {
-        let is_one = |counts: &Counts| counts.most_unnamed() == Some(Origin::NoSymbol);
-        let files = self.files.iter().filter(move |(_, counts)| is_one(counts));
-        files.filter_map(|(module, counts)| Some((module.as_ref(), counts.build_id?)))
+        self.files.iter().filter_map(|(module, counts)| match counts.stripped {
+            Stripped::One(id) if counts.most_unnamed() == Some(Origin::NoSymbol) => {
+                Some((module.as_ref(), id))
+            }
+            _ => None,
+        })
     }
 
     /// How many stacks have ended how.
@@ -151,6 +176,27 @@ mod tests {
         assert_eq!(of(NOWHERE).frames, 2);
         assert_eq!(of(NOWHERE).cut, [("mapping_unknown", 1)].into());
         assert!(stripped.cut.is_empty());
+    }
+
+    #[test]
+    fn of_two_files_with_one_name_no_package_is_told() {
+        let unnamed = |id: &[u8]| {
+            let build_id = BuildId::from_slice(id);
+            let module = Some(Rc::from("/lib/stripped"));
+            let frame = Frame { module, build_id, origin: Origin::NoSymbol, ..Frame::default() };
+            Stack::new(vec![Location { address: 0, frames: Rc::from([frame]) }])
+        };
+        let mut naming = Naming::default();
+        for _ in 0..2 {
+            naming.add(&unnamed(&[1]), "complete");
+            assert_eq!(naming.without_symbols().count(), 1);
+        }
+        naming.add(&unnamed(&[2]), "complete");
+        naming.add(&unnamed(&[1]), "complete");
+        assert_eq!(naming.without_symbols().count(), 0);
+        let mut naming = Naming::default();
+        naming.add(&unnamed(&[]), "complete");
+        assert_eq!(naming.without_symbols().count(), 0);
     }
 
     #[test]
