@@ -115,17 +115,26 @@ const HEADER_BYTES: usize = 8;
 
 /// Cuts a run of records apart: each with its type and its bytes, header included. Ends at one that
 /// is not whole.
-pub(crate) fn split(mut run: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
-    std::iter::from_fn(move || {
-        let (kind, rest) = run.split_first_chunk()?;
+pub(crate) fn split(run: &[u8]) -> Split<'_> {
+    Split(run)
+}
+
+/// What is left of a run of records.
+pub(crate) struct Split<'a>(&'a [u8]);
+
+impl<'a> Iterator for Split<'a> {
+    type Item = (u32, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (kind, rest) = self.0.split_first_chunk()?;
         let size = usize::from(u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?));
         if size < HEADER_BYTES {
             return None;
         }
-        let (record, rest) = run.split_at_checked(size)?;
-        run = rest;
+        let (record, rest) = self.0.split_at_checked(size)?;
+        self.0 = rest;
         Some((u32::from_ne_bytes(*kind), record))
-    })
+    }
 }
 
 /// That a record's fields are not those of its type.
@@ -133,12 +142,18 @@ pub(crate) fn split(mut run: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 pub struct Malformed;
 
 /// The records of a run from the ring of an [`attr::sideband`] event. Those that we have no use for
-/// are skipped.
+/// are skipped. What is behind one that is not whole counts as one.
 pub fn parse(run: &[u8]) -> impl Iterator<Item = Result<Timed, Malformed>> {
     let config = ParseConfig::<Native>::from(attr::sideband(false));
-    split(run).filter_map(move |(_, record)| {
-        let parsed = Parser::new(record, config.clone()).parse_record(Keep);
-        parsed.unwrap_or(Err(Malformed)).transpose()
+    let mut records = split(run);
+    std::iter::from_fn(move || {
+        for (_, record) in records.by_ref() {
+            let parsed = Parser::new(record, config.clone()).parse_record(Keep);
+            if let Some(parsed) = parsed.unwrap_or(Err(Malformed)).transpose() {
+                return Some(parsed);
+            }
+        }
+        (!std::mem::take(&mut records.0).is_empty()).then_some(Err(Malformed))
     })
 }
 
@@ -313,19 +328,24 @@ mod tests {
     fn ends_at_a_record_that_is_not_whole() {
         let whole = record(sys::PERF_RECORD_COMM, 0, &[&u32s([10, 11]), b"sleep\0\0\0"]);
         for kept in 0..whole.len() {
-            assert_eq!(parse(&whole[..kept]).count(), 0, "{kept}");
-            assert_eq!(parse(&[&whole[..], &whole[..kept]].concat()).count(), 1, "{kept}");
+            let is_cut = usize::from(kept > 0);
+            let (cut, behind) = (&whole[..kept], [&whole[..], &whole[..kept]].concat());
+            assert_eq!(parse(cut).filter(Result::is_err).count(), is_cut, "{kept}");
+            assert_eq!(parse(cut).flatten().count(), 0, "{kept}");
+            assert_eq!(parse(&behind).filter(Result::is_err).count(), is_cut, "{kept}");
+            assert_eq!(parse(&behind).flatten().count(), 1, "{kept}");
         }
         let mut no_size = whole.clone();
         no_size[6..8].fill(0);
-        assert_eq!(parse(&[no_size, whole].concat()).count(), 0);
+        let all: Vec<_> = parse(&[no_size, whole].concat()).collect();
+        assert_eq!(all, [Err(Malformed)]);
     }
 
     proptest! {
         #[test]
         fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(split(&bytes).count() <= bytes.len() / HEADER_BYTES);
-            prop_assert!(parse(&bytes).count() <= bytes.len() / HEADER_BYTES);
+            prop_assert!(parse(&bytes).count() <= bytes.len() / HEADER_BYTES + 1);
         }
 
         #[test]
