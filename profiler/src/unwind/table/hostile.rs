@@ -120,7 +120,8 @@ fn a_file_with_too_many_rows_has_no_table() {
 fn a_file_with_too_many_functions_has_no_table() {
     let most = u32::try_from(MOST_FUNCTIONS).unwrap();
     assert_eq!(table_of(most + 1, 1), (Err(NoTable::TooLarge), 0));
-    // As many as there may be, of which some are empty.
+    // As many as there may be, which say nothing.
+    assert_eq!(table_of(most, 0).1, most);
     assert_eq!(table_of(1000, 2), (Ok(2000), 1000));
 }
 

@@ -11,7 +11,11 @@ use std::{
 use super::*;
 use crate::{
     kernel,
-    process::{table::Kind, tracker::Tracker},
+    process::{
+        space::Mapped,
+        table::{Event, Kind},
+        tracker::Tracker,
+    },
 };
 use profiler_common::sample::COPY_REGISTERS;
 
@@ -99,8 +103,20 @@ fn is_walked_as_another_unwinder_does() {
     thread::spawn(|| sort_below(DEPTH)).join().unwrap();
     let Sample { pc, copy, found } = SAMPLE.lock().unwrap().take().unwrap();
 
-    let event = Tracker::new(false).find(std::process::id()).unwrap();
-    let Kind::Found { mappings, .. } = event.kind else { panic!("{event:?}") };
+    // On a busy machine a file may not be open yet.
+    let is_open = |it: &Mapped| match &it.backing {
+        Backing::File(file) => file.key().is_some(),
+        Backing::Vdso | Backing::Anonymous => true,
+    };
+    let tracker = Tracker::new(false);
+    let mappings = loop {
+        if let Some(Event { kind: Kind::Found { mappings, .. }, .. }) =
+            tracker.find(std::process::id())
+            && mappings.iter().all(is_open)
+        {
+            break mappings;
+        }
+    };
     let space = Space::new(mappings, 0);
     let mut walker = Walker::new(1024, false);
     // Tables take their time in a build for tests.
