@@ -75,9 +75,9 @@ impl Origin {
             Self::NoMap => Some("have the runtime write a perf map or a jitdump"),
             Self::OldMap => Some("have the runtime write a map of its own, after it was started"),
             Self::BadFile => Some("see what `readelf -a` says of it"),
-            Self::BadMap => {
-                Some("see whether the runtime can write a jitdump, or a newer one a map")
-            }
+            Self::BadMap => Some(
+                "try the runtime's other format (jitdump or perf map), or a newer version of it",
+            ),
             Self::NotMapped => Some("the stack was followed through code without frame pointers"),
             Self::NoFile(Missing::Changed | Missing::Replaced) => Some("restart the program"),
             Self::NoFile(Missing::TooMany) => Some("raise `ulimit -n`"),
