@@ -24,6 +24,8 @@ mod brief;
 mod cost;
 #[path = "sampling/fixed_record.rs"]
 mod fixed_record;
+#[path = "../tests/kernel/interrupts.rs"]
+mod interrupts;
 #[path = "sampling/kernel.rs"]
 mod kernel;
 #[path = "sampling/load.rs"]

@@ -219,20 +219,28 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A 64-bit little-endian file with one segment of notes, `notes` long as it claims.
-    fn elf64(notes: &[u8], claimed: u64) -> Vec<u8> {
+    /// The headers of a 64-bit little-endian file for x86-64 without sections: of each segment its type, its
+    /// offset and address, and its bytes.
+    pub(crate) fn elf64_headers(segments: &[(u32, u64, u64)]) -> Vec<u8> {
         let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
-        elf.extend([2u16, 62].map(u16::to_le_bytes).concat()); // e_type, e_machine
+        elf.extend([3u16, 62].map(u16::to_le_bytes).concat()); // e_type, e_machine
         elf.extend(1u32.to_le_bytes()); // e_version
         elf.extend([0u64, 64, 0].map(u64::to_le_bytes).concat()); // e_entry, e_phoff, e_shoff
         elf.extend(0u32.to_le_bytes()); // e_flags
+        let count = u16::try_from(segments.len()).unwrap();
         // e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
-        elf.extend([64u16, 56, 1, 64, 0, 0].map(u16::to_le_bytes).concat());
-        elf.extend([4u32, 4].map(u32::to_le_bytes).concat()); // p_type, p_flags
-        // p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
-        elf.extend([120, 0, 0, claimed, claimed, 4u64].map(u64::to_le_bytes).concat());
-        elf.extend(notes);
+        elf.extend([64, 56, count, 64, 0, 0].map(u16::to_le_bytes).concat());
+        for &(kind, at, bytes) in segments {
+            elf.extend([kind, 5].map(u32::to_le_bytes).concat()); // p_type, p_flags
+            // p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
+            elf.extend([at, at, at, bytes, bytes, 4].map(u64::to_le_bytes).concat());
+        }
         elf
+    }
+
+    /// A file with one segment of notes, `notes` long as it claims.
+    fn elf64(notes: &[u8], claimed: u64) -> Vec<u8> {
+        [&elf64_headers(&[(4, 64 + 56, claimed)])[..], notes].concat()
     }
 
     /// A 32-bit big-endian file of the same.

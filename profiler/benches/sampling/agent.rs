@@ -4,7 +4,6 @@ use std::{
     fs::File,
     io::Read as _,
     mem::MaybeUninit,
-    os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -14,6 +13,7 @@ use std::{
 use crate::{
     Result,
     bpf::{self, Loaded},
+    interrupts,
 };
 
 /// How long an agent may take to load its program, and a peer to open its events.
@@ -50,14 +50,7 @@ impl Agent {
 
     /// Starts any.
     pub(crate) fn spawn(command: &mut Command, stdout: Stdio) -> Result<Self> {
-        let heed_interrupts = || {
-            // What a script starts in the background ignores them, and so would the profiler.
-            // SAFETY: no handler is set, and nothing else here.
-            unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-            Ok(())
-        };
-        // SAFETY: between fork and exec only a system call is made.
-        unsafe { command.pre_exec(heed_interrupts) };
+        interrupts::heed(command);
         let child = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn();
         let child = child
             .map_err(|error| format!("cannot run {}: {error}", command.get_program().display()));

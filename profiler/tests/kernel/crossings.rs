@@ -7,7 +7,7 @@ use profiler::stderr;
 use serde_json::{Value, json};
 
 use crate::{
-    support::{Program, Run, has_tables, symbols},
+    support::{Program, Run, has_tables, is_installed, symbols},
     unwinding::{
         Chain as _, SAMPLES, assert_chain_of, is_by_tables, start, up_to, wait_for_tables,
     },
@@ -423,8 +423,8 @@ fn javascript_is_complete_down_to_the_start_of_its_engine() {
     if !has_tables() {
         return;
     }
-    if Command::new("node").arg("--version").output().is_err() {
-        return stderr::say("skipped: node is not installed");
+    if !is_installed("node") {
+        return;
     }
     let script = "function hot_in_javascript(n) {
                       let sum = 0;

@@ -9,6 +9,7 @@ mod bad_input;
 mod crossings;
 mod end;
 mod hotplug;
+mod interrupts;
 mod ledger;
 mod perf;
 mod processes;

@@ -11,7 +11,7 @@ const INNER: RangeInclusive<u64> = 13..=14;
 const MIDDLE: RangeInclusive<u64> = 17..=18;
 const OUTER: RangeInclusive<u64> = 22..=23;
 
-use crate::support::{Program, Run, symbols};
+use crate::support::{Program, Run, is_installed, symbols};
 
 fn chain_of(run: &mut Run, pid: &Program, innermost: &str) -> Value {
     let pid: u64 = pid.pid().parse().unwrap();
@@ -164,8 +164,8 @@ fn a_perf_map_is_found_in_another_pid_namespace_and_tmp() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn javascript_has_its_names() {
-    if Command::new("node").arg("--version").output().is_err() {
-        return stderr::say("skipped: node is not installed");
+    if !is_installed("node") {
+        return;
     }
     let script = "function hot_in_javascript(n) {
                       let sum = 0;
@@ -201,9 +201,8 @@ fn a_deleted_program_keeps_its_names() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_stripped_program_has_its_packed_and_its_exported_names() {
-    let runs = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    if !["xz", "nm", "objcopy"].into_iter().all(runs) {
-        return stderr::say("skipped: xz or binutils are not installed");
+    if !["xz", "nm", "objcopy"].into_iter().all(is_installed) {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");

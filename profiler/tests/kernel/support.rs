@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Output, Stdio},
     sync::{Arc, Mutex},
@@ -13,6 +13,8 @@ use std::{
 
 use profiler::{bpf::features, stderr};
 use serde_json::Value;
+
+use crate::interrupts;
 
 /// A run that waits for something ends by itself after this long, and the test fails.
 const FAR_AWAY: &str = "180s";
@@ -27,14 +29,7 @@ pub(crate) fn profiler_path() -> PathBuf {
 /// The profiler, to be run.
 pub(crate) fn profiler() -> Command {
     let mut command = Command::new(profiler_path());
-    let heed_interrupts = || {
-        // What a script starts in the background ignores them, and so would the profiler.
-        // SAFETY: no handler is set, and nothing else here.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-        Ok(())
-    };
-    // SAFETY: between fork and exec only a system call is made.
-    unsafe { command.pre_exec(heed_interrupts) };
+    interrupts::heed(&mut command);
     command
 }
 
@@ -109,6 +104,17 @@ pub(crate) fn has_fixture(name: &str, compiler: &str) -> bool {
     assert!(!is_there, "`cargo xtask test` builds {name}");
     stderr::say(&format!("skipped: {compiler} is not installed"));
     false
+}
+
+/// Whether a program is there that says its version, as busybox does not of what it has by that name; if
+/// not, says so.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let is_there = output.is_ok_and(|output| output.status.success());
+    if !is_there {
+        stderr::say(&format!("skipped: {program} is not installed"));
+    }
+    is_there
 }
 
 /// A profiler that is running.

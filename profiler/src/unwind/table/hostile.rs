@@ -17,19 +17,9 @@ fn program(eh_frame: &[u8]) -> Vec<u8> {
     const HEADER_AT: u64 = 64 + 2 * 56;
     const EH_FRAME_AT: u64 = HEADER_AT + 16;
     let bytes = EH_FRAME_AT + eh_frame.len() as u64 + 4;
-    let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
-    elf.extend([3_u16, 62].map(u16::to_le_bytes).concat()); // e_type, e_machine
-    elf.extend(1_u32.to_le_bytes()); // e_version
-    elf.extend([0_u64, 64, 0].map(u64::to_le_bytes).concat()); // e_entry, e_phoff, e_shoff
-    elf.extend(0_u32.to_le_bytes()); // e_flags
-    // e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
-    elf.extend([64_u16, 56, 2, 64, 0, 0].map(u16::to_le_bytes).concat());
-    // PT_LOAD, readable and executable; PT_GNU_EH_FRAME
-    for (kind, at, bytes) in [(1_u32, 0, bytes), (0x6474_e550, HEADER_AT, 16)] {
-        elf.extend([kind, 5].map(u32::to_le_bytes).concat());
-        // p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align
-        elf.extend([at, at, at, bytes, bytes, 1].map(u64::to_le_bytes).concat());
-    }
+    // PT_LOAD and PT_GNU_EH_FRAME
+    let segments = [(1, 0, bytes), (0x6474_e550, HEADER_AT, 16)];
+    let mut elf = elf::tests::elf64_headers(&segments);
     // Its version; the address of what follows in eight bytes, and no table for searching.
     elf.extend([1, 4, 0xff, 0xff]);
     elf.extend(EH_FRAME_AT.to_le_bytes());
