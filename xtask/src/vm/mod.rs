@@ -25,6 +25,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// walk of user stacks begins with.
 const DIFFER: &[&str] = &["bad_input::", "ledger::", "sideband::", "unwinding::", "walks::"];
 
+/// The tests of what is another event where there is no PMU, and of what its count says.
+const OF_EVENTS: &[&str] = &["bad_input::", "ledger::"];
+
 /// What to run where.
 #[derive(clap::Args, Debug, Default)]
 pub(crate) struct Options {
@@ -40,8 +43,8 @@ pub(crate) struct Options {
     /// Keep what the doctor says as what it has to say, and write the tables of docs/kernels.md.
     #[arg(long, conflicts_with = "filter")]
     bless: bool,
-    /// Between the oldest and the newest kernel, and without a PMU where there is one, run only the
-    /// tests of what kernels differ in.
+    /// Between the oldest and the newest kernel, run only the tests of what kernels differ in, and
+    /// without a PMU, on the architecture that has one, only those of events.
     #[arg(long, conflicts_with_all = ["filter", "bless"])]
     brief: bool,
     /// Run only the tests whose name contains this.
@@ -99,7 +102,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let mut report = Report::default();
     for Bootable { machine, kernel, initramfs } in bootable {
-        let tests = if options.brief && machine.is_between(&series) { DIFFER } else { &[] };
+        let tests = match options.brief {
+            true if machine.lacks_pmu() => OF_EVENTS,
+            true if machine.is_between(&series) => DIFFER,
+            _ => &[],
+        };
         let mut qemu = machine.qemu(&kernel.image, &initramfs, tests);
         let log = dir.join(format!("{machine}.log"));
         eprintln!("{machine}: Linux {} …", kernel.release);
