@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    file::MappedFile,
-    maps::{self, Mapping},
+    file::{FileKey, MappedFile},
+    maps::{self, Backing, Mapping},
 };
 
 /// A mapping whose file is known.
@@ -78,6 +78,16 @@ impl Space {
     #[must_use]
     pub fn mappings(&self) -> &[Mapped] {
         &self.mappings
+    }
+
+    /// A file that is mapped now, by what its symbols are cached by.
+    #[must_use]
+    pub fn file(&self, key: FileKey) -> Option<Arc<MappedFile>> {
+        let file = |it: &Mapped| match &it.backing {
+            Backing::File(file) if file.key() == Some(key) => Some(Arc::clone(file)),
+            _ => None,
+        };
+        self.mappings.iter().find_map(file)
     }
 
     /// The mapping that held the address at a time.
@@ -162,7 +172,6 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::maps::Backing;
     use proptest::prelude::*;
 
     fn mapping(start: u64, end: u64, name: &str) -> Mapped {

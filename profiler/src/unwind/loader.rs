@@ -161,15 +161,23 @@ impl Thread {
             }
             if looked.elapsed() >= LOOK_INTERVAL {
                 looked = Instant::now();
-                for number in self.maps.take_wanted().unwrap_or_default() {
-                    self.places.ask(number);
-                }
+                self.ask();
             }
             if tried_again.elapsed() >= AGAIN_INTERVAL {
                 tried_again = Instant::now();
                 self.look_for_files();
                 self.look_for_room();
             }
+        }
+    }
+
+    /// Has those tables made that walks have looked for.
+    fn ask(&mut self) {
+        let Self { maps, processes, of_process, places, .. } = self;
+        for number in maps.take_wanted().unwrap_or_default() {
+            places.ask(number, |key| {
+                of_process.keys().find_map(|&tgid| processes.now(tgid)?.file(key))
+            });
         }
     }
 

@@ -40,8 +40,8 @@ struct Place {
     key: Key,
     /// Tells it from one that was here before.
     id: u64,
-    /// `None` of the vDSO.
-    file: Option<Weak<MappedFile>>,
+    /// The file that was last mapped, of all with the same build id; never one for the vDSO.
+    file: Weak<MappedFile>,
     state: State,
     /// How many mappings refer to it.
     users: usize,
@@ -163,11 +163,10 @@ impl Places {
         file: Option<&Arc<MappedFile>>,
         maps: &mut UnwindMaps,
     ) -> Option<u32> {
-        let file = file.map(Arc::downgrade);
+        let file = file.map_or_else(Weak::new, Arc::downgrade);
         if let Some(&number) = self.by_key.get(&key) {
             let place = self.get_mut(number)?;
             place.users += 1;
-            // Another file with the same build id: the one before may be gone.
             place.file = file;
             return Some(number);
         }
@@ -192,8 +191,13 @@ impl Places {
         }
     }
 
-    /// A walk has looked for a table: has it made if it is not there.
-    pub(super) fn ask(&mut self, number: u32) {
+    /// A walk has looked for a table: has it made if it is not there. `mapped` looks for a file with
+    /// this key among those that are mapped now.
+    pub(super) fn ask(
+        &mut self,
+        number: u32,
+        mapped: impl FnOnce(FileKey) -> Option<Arc<MappedFile>>,
+    ) {
         let now = Instant::now();
         let Some(place) = self.get_mut(number) else { return };
         place.used = now;
@@ -214,10 +218,14 @@ impl Places {
             }
         }
         let Some(Some(place)) = self.in_order.get_mut(number as usize) else { return };
-        let code = match place.file.as_ref().map(Weak::upgrade) {
-            None => Code::Vdso,
-            Some(Some(file)) => Code::File(file),
-            Some(None) => return,
+        let code = match place.key {
+            Key::Vdso => Code::Vdso,
+            Key::File(key) => {
+                // The process that has mapped it last may have ended before others that map it.
+                let Some(file) = place.file.upgrade().or_else(|| mapped(key)) else { return };
+                place.file = Arc::downgrade(&file);
+                Code::File(file)
+            }
         };
         if self.builder.ask((number, place.id), code) {
             place.state = State::Asked;

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Read as _,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -199,4 +199,36 @@ fn rules_that_are_used_up_are_begun_anew() {
     let rules = number(&unwinding, "rules");
     assert!((4000..number(&unwinding, "most_rules")).contains(&rules), "{unwinding}");
     assert!(stderr.contains("all unwind tables were made again 1 times"), "{stderr}");
+}
+
+/// Of a file that is not root's, each process has its own handle. The table was to be made of the last
+/// one's.
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_table_is_made_for_the_first_process_when_the_last_has_ended() {
+    if !has_tables() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = copy("nofp_static.c", 1, dir.path(), |_| {});
+    chown(&path, Some(65534), None).unwrap();
+    let first = stopped(&path);
+    let other = Program::ready("nofp.c", &[]);
+    let pids = [first.pid(), other.pid()];
+    let mut run = Run::start(&["-f", "json", "-F", "997", "-p", &pids[0], "-p", &pids[1]]);
+    let mut pass = |ms: u64| {
+        let from = number(&run.sample(|_| true), "time_ns");
+        run.sample(|it| number(it, "time_ns") > from + ms * 1_000_000);
+    };
+    for _ in 0..3 {
+        let _last = stopped(&path);
+        // It is known by then. If not, nothing is shown.
+        pass(200);
+    }
+    // What has ended is forgotten after a while, when something else happens.
+    pass(1500);
+    drop(Program::ready("nofp.c", &[]));
+    pass(500);
+    signal(&first, libc::SIGCONT);
+    wait_for_whole(&mut run, &first, &CHAIN);
 }
