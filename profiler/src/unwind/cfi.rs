@@ -200,9 +200,6 @@ impl<'a, S: UnwindSection<Bytes<'a>>, A: Arch> Frames<'a, S, A> {
             });
             tell(Row { start, end, rule });
         };
-        if entry.is_signal_trampoline() {
-            return row(start, function_end, Ok(Rule::of(Cfa::SIGNAL)));
-        }
         let mut run = Run::<A>::of_function(entry.cie(), initial);
         let mut instructions = entry.instructions(section, bases);
         let mut from = start;
@@ -412,10 +409,21 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn signals_are_marked() {
-        let cie = cie("zS", 16, &[0x0c, 7, 8]);
-        let bytes = [&cie[..], &fde(cie.len(), 0x1000, 0x100, &[0, advance(4), 0x0e, 16])].concat();
-        assert_eq!(only::<X86_64>(&bytes), (Rule::of(Cfa::SIGNAL), None));
+    fn a_signal_is_known_by_where_its_return_address_is() {
+        let with = |augmentation, instructions: &[u8]| {
+            let cie = cie(augmentation, 16, &[0x0c, 7, 8, 0x90, 1]);
+            let instructions = [&[0][..], instructions].concat();
+            [&cie[..], &fde(cie.len(), 0x1000, 0x100, &instructions)].concat()
+        };
+        // glibc's: CFA = *(rsp + 160), rip at rsp + 168
+        let libc = [0x0f, 4, 0x77, 0xa0, 1, 6, 0x10, 16, 3, 0x77, 0xa8, 1];
+        assert_eq!(only::<X86_64>(&with("zS", &libc)), (Rule::of(Cfa::SIGNAL), None));
+        // OCaml marks frames of its own.
+        assert_eq!(only::<X86_64>(&with("zS", &[])), (ENTRY, None));
+        // At no other place.
+        let other = [0x10, 16, 3, 0x77, 0xa0, 1];
+        let why = Some(Unsupported::ReturnAddress);
+        assert_eq!(only::<X86_64>(&with("zS", &other)), (Rule::of(Cfa::UNSUPPORTED), why));
     }
 
     #[test]

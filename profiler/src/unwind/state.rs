@@ -215,11 +215,17 @@ fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     section: &S,
     cie: &CommonInformationEntry<Bytes<'a>>,
 ) -> Result<Rule, Unsupported> {
-    if state.ra == Place::Undefined {
-        return Ok(Rule::of(Cfa::END));
-    }
     let shape_of =
         |expression: UnwindExpression<usize>| shape(expression.get(section).ok()?, cie.encoding());
+    // The augmentation `S` says less: OCaml has it for frames of its own.
+    let of_signal = Shape::Register { register: A::SP, offset: A::SIGNAL_PC.cast_signed() };
+    match state.ra {
+        Place::Undefined => return Ok(Rule::of(Cfa::END)),
+        Place::Expression(it) if shape_of(it) == Some(of_signal) => {
+            return Ok(Rule::of(Cfa::SIGNAL));
+        }
+        _ => {}
+    }
     let words = |offset: i64| {
         let words = if offset % 8 == 0 { i16::try_from(offset / 8).ok() } else { None };
         words.ok_or(Unsupported::Offset)
