@@ -6,8 +6,9 @@
 //! the ring.
 //!
 //! Where the walk of the user stack ended because the agent had not told it yet what it needs, a copy
-//! of the stack follows, for the agent to walk: [`COPY_REGISTERS`] registers by DWARF's numbers, and
-//! what lies from the stack pointer up.
+//! of the stack follows, for the agent to walk: [`COPY_REGISTERS`] registers by DWARF's numbers,
+//! [`COPY_BELOW`] bytes below the stack pointer, zero if they can't be read, and what lies from
+//! there up. Where there is no stack, the registers are all.
 
 use crate::unwind::{
     Native,
@@ -27,8 +28,11 @@ pub const INTERRUPTED: u64 = 1 << 63;
 
 /// Registers of a copy of the stack.
 pub const COPY_REGISTERS: usize = Native::REGISTERS;
-/// The largest copy of a stack, in bytes: the registers, what is left of the first page, and two pages.
-pub const COPY_BYTES: usize = COPY_REGISTERS * 8 + 3 * 4096;
+/// Bytes of a copy below the stack pointer.
+pub const COPY_BELOW: usize = Native::RED_ZONE;
+/// The largest copy of a stack, in bytes: the registers, what is below the stack pointer, what is left of the
+/// first page, and two pages.
+pub const COPY_BYTES: usize = COPY_REGISTERS * 8 + COPY_BELOW + 3 * 4096;
 
 /// How the walk of the user stack ended, as far as the kernel side knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use core::{ffi::c_void, hint::black_box, mem::offset_of};
 
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use profiler_common::{
-    sample::{COPY_BYTES, COPY_REGISTERS},
+    sample::{COPY_BELOW, COPY_BYTES, COPY_REGISTERS},
     unwind::{Native, step::Arch as _},
 };
 
@@ -30,8 +30,8 @@ pub(crate) fn copy(scratch: &mut Scratch) -> u64 {
     black_box(if bytes <= COPY_BYTES as u64 { bytes } else { 0 })
 }
 
-/// Copies the sample's registers, and the stack from its pointer up to where it ends, or to the third page
-/// boundary: what is left of the first page, and two more.
+/// Copies the sample's registers, what is below its stack pointer, and the stack from there up to where it
+/// ends, or to the third page boundary: what is left of the first page, and two more.
 ///
 /// With external linkage, so that the verifier takes it by itself, as the walk's steps.
 #[unsafe(no_mangle)]
@@ -61,14 +61,20 @@ extern "C" fn copy_stack() -> u32 {
         }
     }
     let mut bytes = PAGE_BYTES - (at & (PAGE_BYTES - 1));
-    // SAFETY: a copy has room for the registers and three pages, of which the first may be whole; the
-    // helper reads from any address or fails.
+    // SAFETY: a copy has room for the registers, what is below, and three pages, of which the first may be
+    // whole; the helper reads from any address or fails.
     unsafe {
-        let to = to.add(REGISTERS_BYTES);
+        let below = to.add(REGISTERS_BYTES);
+        let to = below.add(COPY_BELOW);
         // Within exec and exit there is no stack any more, which the agent learns so; also of one that is
         // not in memory, or at no multiple of eight.
         if at & 7 != 0 || bpf_probe_read_user(to.cast(), bytes as u32, at as *const c_void) != 0 {
             return REGISTERS_BYTES as u32;
+        }
+        if COPY_BELOW > 0 {
+            // What can't be read was never used. The helper then leaves zeros.
+            let from = at.wrapping_sub(COPY_BELOW as u64) as *const c_void;
+            bpf_probe_read_user(below.cast(), COPY_BELOW as u32, from);
         }
         for _ in 0..PAGES {
             let next = at.wrapping_add(bytes) as *const c_void;
@@ -78,5 +84,5 @@ extern "C" fn copy_stack() -> u32 {
             bytes += PAGE_BYTES;
         }
     }
-    REGISTERS_BYTES as u32 + bytes as u32
+    (REGISTERS_BYTES + COPY_BELOW) as u32 + bytes as u32
 }

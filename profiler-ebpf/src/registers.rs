@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 use profiler_common::unwind::{
     Native,
-    step::{Arch as _, Registers},
+    step::{Arch as _, NO_LINK, Registers},
 };
 
 use crate::{TASK_REGISTERS, TASK_STACK};
@@ -128,7 +128,7 @@ fn split(regs: &bpf_user_pt_regs_t, all: &mut [u64; COUNT]) -> User {
         regs.rax, regs.rdx, regs.rcx, regs.rbx, regs.rsi, regs.rdi, regs.rbp, regs.rsp, regs.r8,
         regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
     ];
-    User::Registers(Registers { pc: regs.rip, sp: regs.rsp, fp: regs.rbp, lr: 0 })
+    User::Registers(Registers { pc: regs.rip, sp: regs.rsp, fp: regs.rbp, lr: NO_LINK })
 }
 
 #[cfg(bpf_target_arch = "aarch64")]

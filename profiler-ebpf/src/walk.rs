@@ -26,7 +26,7 @@ use profiler_common::{
     },
 };
 
-use crate::{FLAGS, FRAMES, SCRATCH, Scratch, registers};
+use crate::{FLAGS, FRAME_LIMIT, FRAMES, SCRATCH, Scratch, registers};
 
 /// What the agent knows of each process. It sets the size.
 #[map]
@@ -56,6 +56,8 @@ const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * 8;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Rules kept by address: as many as a per-CPU value, which has 32 KiB at most, can hold.
 const CACHED: usize = 2048;
+/// One of so many walks does without what is kept, so that the agent learns which tables are in use.
+const UNCACHED: u32 = 128;
 
 type Cache = [Cached; CACHED];
 
@@ -82,7 +84,8 @@ pub(crate) struct Walk {
     is_guess: u32,
     /// What the agent has not told, where frames may be missing for that: a [`UserEnd`], or 0.
     pub(crate) lacks: u32,
-    reserved: u32,
+    /// How many walks this CPU has done.
+    count: u32,
     space: Space,
     /// How it has ended.
     end: u32,
@@ -124,6 +127,7 @@ pub(crate) fn walk(
     state.is_sampled = 1;
     state.window.bytes = 0;
     state.space = Space::default();
+    state.count = state.count.wrapping_add(1);
     if by_tables {
         // SAFETY: the agent replaces a value whole, and the kernel keeps the old one until no program
         // uses it any more, or uses it again for the same process: then this walk finds nothing.
@@ -181,6 +185,10 @@ extern "C" fn walk_frames() -> u32 {
 fn up(scratch: &mut Scratch, cache: &mut Cache, frame: &mut Registers) -> Result<(), UserEnd> {
     if FLAGS.load() & flag::TABLES == 0 {
         push(scratch, frame)?;
+        // What there is beyond a single frame is not asked for, and nothing is to be read for it.
+        if FRAME_LIMIT.load() == 1 {
+            return Err(UserEnd::Depth);
+        }
         return advance(&mut scratch.walk, frame, &const { Rule::of(Cfa::UNKNOWN) });
     }
     let found = rule_at(&scratch.walk, frame, cache);
@@ -258,7 +266,8 @@ fn rule_at(walk: &Walk, frame: &Registers, cache: &mut Cache) -> Result<Quick, U
     // The upper bits of a product depend on all bits of its factors.
     let hash = (pc ^ u64::from(generation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let cached = cache.get_mut(hash as usize & (CACHED - 1)).ok_or(UserEnd::NotMapped)?;
-    if cached.pc == pc && cached.generation == generation && generation != 0 {
+    let is_kept = cached.pc == pc && cached.generation == generation && generation != 0;
+    if is_kept && walk.count % UNCACHED != 0 {
         return Ok(cached.rule);
     }
     let number = look_up(&walk.space, pc)?;

@@ -34,7 +34,7 @@ pub struct RawSample<'a> {
     pub copy: Option<StackCopy<'a>>,
 }
 
-/// The registers of a sample, and its stack from the stack pointer up.
+/// The registers of a sample, and its stack from a little below the stack pointer up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackCopy<'a> {
     registers: &'a [u8],
@@ -61,7 +61,7 @@ impl<'a> StackCopy<'a> {
         word(self.registers, number.checked_mul(8)?)
     }
 
-    /// The eight bytes so far up from the stack pointer.
+    /// The eight bytes so far up from where the copy begins: [`COPY_BELOW`] below the stack pointer.
     #[must_use]
     pub fn word(&self, offset: u64) -> Option<u64> {
         word(self.stack, usize::try_from(offset).ok()?)

@@ -25,6 +25,7 @@ impl Arch for Aarch64 {
     const RA: u16 = 30;
     const REGISTERS: usize = 32;
     const CALL_PUSHES: bool = false;
+    const RED_ZONE: usize = 0;
     const SIGNAL_FP: u64 = 128 + 184 + 29 * 8;
     const SIGNAL_SP: u64 = 128 + 184 + 31 * 8;
     const SIGNAL_PC: u64 = 128 + 184 + 32 * 8;

@@ -14,7 +14,7 @@ use super::{
     aarch64::Aarch64,
     quick::Quick,
     rule::{Cfa, Rule, Saved},
-    step::{Arch, Caller, Memory, Registers, Stop, UNSURE, step},
+    step::{Arch, Caller, Memory, NO_LINK, Registers, Stop, UNSURE, step},
     x86_64::X86_64,
 };
 
@@ -169,7 +169,7 @@ struct Machine<A> {
 impl<A: Arch> Machine<A> {
     fn run(functions: &[Function], end: End) -> Self {
         let mut machine = Self {
-            frame: Registers { pc: 0, sp: STACK_END, fp: NUMBER, lr: 0 },
+            frame: Registers { pc: 0, sp: STACK_END, fp: NUMBER, lr: NO_LINK },
             stack: Stack { words: BTreeMap::new(), end: STACK_END, registers: None },
             rules: BTreeMap::new(),
             callers: Vec::new(),
@@ -179,7 +179,7 @@ impl<A: Arch> Machine<A> {
         };
         for (at, function) in functions.iter().enumerate() {
             if at > 0 {
-                machine.callers.push((Caller::Called, Registers { lr: 0, ..machine.frame }));
+                machine.callers.push((Caller::Called, Registers { lr: NO_LINK, ..machine.frame }));
             }
             let is_last = at + 1 == functions.len();
             let code = machine.settle(function, at == 0, is_last);
@@ -292,7 +292,7 @@ impl<A: Arch> Machine<A> {
     fn signal(&mut self) {
         let mut interrupted = self.frame;
         if A::SIGNAL_LR.is_none() {
-            interrupted.lr = 0;
+            interrupted.lr = NO_LINK;
         }
         self.callers.push((Caller::Interrupted, interrupted));
         let sp = (interrupted.sp - 1024) & !15;
@@ -302,7 +302,8 @@ impl<A: Arch> Machine<A> {
         for (at, value) in places.into_iter().chain(link_register) {
             self.stack.words.insert(sp + at, value);
         }
-        self.frame = Registers { pc: CODE + self.rules.len() as u64 * 64, sp, fp: NUMBER, lr: 0 };
+        self.frame =
+            Registers { pc: CODE + self.rules.len() as u64 * 64, sp, fp: NUMBER, lr: NO_LINK };
         self.rules.insert(self.frame.pc, Rule::of(Cfa::SIGNAL));
         (self.needs_fp, self.needs_sp) = (false, true);
     }

@@ -10,7 +10,7 @@
 
 use super::{
     rule::{Cfa, Rule, Saved},
-    step::{Arch, Caller, Memory, Registers, Stop, UNSURE, step},
+    step::{Arch, Caller, Memory, NO_LINK, Registers, Stop, UNSURE, step},
     table,
 };
 
@@ -76,8 +76,12 @@ impl Quick {
             _ => memory.word(cfa.wrapping_sub(u64::from(words) * 8)).ok_or(Stop::Unreadable),
         };
         let fp = saved(self.words(FP), fp)?;
-        let pc = A::code_address(saved(self.words(RA), lr)?);
-        *frame = Registers { pc, sp: cfa, fp, lr: 0 };
+        let return_address = saved(self.words(RA), lr)?;
+        if self.words(RA) == 0 && lr == NO_LINK {
+            return Err(Stop::Unsupported);
+        }
+        let pc = A::code_address(return_address);
+        *frame = Registers { pc, sp: cfa, fp, lr: NO_LINK };
         if pc == 0 { Err(Stop::Complete) } else { Ok(Caller::Called) }
     }
 
@@ -165,7 +169,9 @@ mod tests {
             return false;
         }
         assert_eq!(quick.rule(), *rule);
-        for (sp, lr) in [(STACK, 0), (STACK, 5), (STACK | UNSURE, 5), (u64::MAX - 7, 5)] {
+        for (sp, lr) in
+            [(STACK, 0), (STACK, NO_LINK), (STACK, 5), (STACK | UNSURE, 5), (u64::MAX - 7, 5)]
+        {
             let begin = Registers { pc: 1, sp, fp: STACK + 16, lr };
             if A::CALL_PUSHES && sp & UNSURE != 0 {
                 continue;

@@ -12,13 +12,16 @@ pub struct Registers {
     pub sp: u64,
     /// The frame pointer.
     pub fp: u64,
-    /// The link register; zero where there is none, or it is not known.
+    /// The link register; [`NO_LINK`] where there is none, or it is not known.
     pub lr: u64,
 }
 
 /// Set in a stack pointer, where a call does not push, that was found by a frame pointer, or from
 /// there on: it is at least that. A frame record is anywhere in its frame, not right below the CFA.
 pub const UNSURE: u64 = 1;
+
+/// In the link register of a caller: a call changes it. No instruction is at such an address.
+pub const NO_LINK: u64 = 1;
 
 /// What a machine has of its own.
 pub trait Arch {
@@ -32,6 +35,9 @@ pub trait Arch {
     const REGISTERS: usize;
     /// Whether a call pushes the return address.
     const CALL_PUSHES: bool;
+    /// Bytes below the stack pointer that a function may use, and what it has just taken off the stack is
+    /// still there: gcc says so of the registers that an epilogue has restored.
+    const RED_ZONE: usize;
     /// Where, from the stack pointer of a signal's frame, the interrupted frame pointer is.
     const SIGNAL_FP: u64;
     /// The same of the stack pointer.
@@ -114,7 +120,7 @@ pub fn step<A: Arch>(
             let saved_fp = read(memory, sp.wrapping_add(A::SIGNAL_FP))?;
             let lr = match A::SIGNAL_LR {
                 Some(at) => read(memory, sp.wrapping_add(at))?,
-                None => 0,
+                None => NO_LINK,
             };
             let saved_sp = read(memory, sp.wrapping_add(A::SIGNAL_SP))?;
             let pc = read(memory, sp.wrapping_add(A::SIGNAL_PC))?;
@@ -145,7 +151,7 @@ pub fn step<A: Arch>(
         (rule.ra, saved_fp)
     };
     let return_address = match ra {
-        Saved::SAME if !A::CALL_PUSHES => lr,
+        Saved::SAME if !A::CALL_PUSHES && lr != NO_LINK => lr,
         Saved::AT_CFA => {
             let words = if rule.cfa == Cfa::UNKNOWN { -1 } else { rule.ra_words };
             read(memory, add(cfa, bytes(words)))?
@@ -157,7 +163,7 @@ pub fn step<A: Arch>(
     // Only one by the stack pointer is as unsure as that.
     let is_unsure = is_unsure && matches!(rule.cfa, Cfa::SP | Cfa::AT_SP | Cfa::UNKNOWN);
     let sp = if is_unsure { cfa | UNSURE } else { cfa };
-    *frame = Registers { pc, sp, fp: saved_fp, lr: 0 };
+    *frame = Registers { pc, sp, fp: saved_fp, lr: NO_LINK };
     // Threads and coroutines start so.
     if pc == 0 { Err(Stop::Complete) } else { Ok(Caller::Called) }
 }
@@ -235,12 +241,13 @@ mod tests {
             (112, STACK + 200),
         ];
         let mut memory = Words(&stack);
-        let mut frame = Registers { pc: 1, sp: STACK, fp: STACK, lr: 0 };
+        let mut frame = Registers { pc: 1, sp: STACK, fp: STACK, lr: NO_LINK };
         assert_eq!(step::<Aarch64>(&BY_FRAME_POINTER, &mut frame, &mut memory), Ok(Caller::Called));
-        let unsure = Registers { pc: 0x1001, sp: (STACK + 16) | UNSURE, fp: STACK + 64, lr: 0 };
+        let unsure =
+            Registers { pc: 0x1001, sp: (STACK + 16) | UNSURE, fp: STACK + 64, lr: NO_LINK };
         assert_eq!(frame, unsure);
         assert_eq!(step::<Aarch64>(&record_below(48), &mut frame, &mut memory), Ok(Caller::Called));
-        let sure = Registers { pc: 0x2001, sp: STACK + 112, fp: STACK + 112, lr: 0 };
+        let sure = Registers { pc: 0x2001, sp: STACK + 112, fp: STACK + 112, lr: NO_LINK };
         assert_eq!(frame, sure);
         // A rule by the frame pointer needs no stack pointer.
         let rule = Rule { cfa: Cfa::FP, ..record_below(48) };
@@ -255,7 +262,7 @@ mod tests {
         // the return address only, the other the frame pointer too, of which it has made something else.
         let stack = [(32, 0x77), (40, 0x1001), (48, 0x2001), (64, 0x88), (72, 0x3001)];
         let mut memory = Words(&stack);
-        let mut frame = Registers { pc: 1, sp: STACK, fp: STACK + 32, lr: 0 };
+        let mut frame = Registers { pc: 1, sp: STACK, fp: STACK + 32, lr: NO_LINK };
         let mut go = |rule: &Rule, pc| {
             assert_eq!(step::<Aarch64>(rule, &mut frame, &mut memory), Ok(Caller::Called));
             assert_eq!(frame.pc, pc);
@@ -264,9 +271,29 @@ mod tests {
         go(&BY_FRAME_POINTER, 0x1001);
         let rule = Rule { ra: Saved::AT_CFA, cfa_offset: 16, ra_words: -2, ..Rule::of(Cfa::SP) };
         let frame = go(&rule, 0x2001);
-        assert_eq!(frame, Registers { pc: 0x2001, sp: (STACK + 64) | UNSURE, fp: 0x77, lr: 0 });
+        assert_eq!(
+            frame,
+            Registers { pc: 0x2001, sp: (STACK + 64) | UNSURE, fp: 0x77, lr: NO_LINK }
+        );
         let frame = go(&record_below(16), 0x3001);
-        assert_eq!(frame, Registers { pc: 0x3001, sp: (STACK + 80) | UNSURE, fp: 0x88, lr: 0 });
+        assert_eq!(
+            frame,
+            Registers { pc: 0x3001, sp: (STACK + 80) | UNSURE, fp: 0x88, lr: NO_LINK }
+        );
+    }
+
+    #[test]
+    fn what_a_call_has_changed_is_no_end() {
+        // Code that calls without a word of where it has saved the return address.
+        let stack = [(0, STACK + 64), (8, 0x1001)];
+        let mut frame = Registers { pc: 1, sp: STACK, fp: STACK, lr: 0x77 };
+        let mut go = |rule: &Rule| step::<Aarch64>(rule, &mut frame, &mut Words(&stack));
+        assert_eq!(go(&record_below(16)), Ok(Caller::Called));
+        assert_eq!(go(&Rule::of(Cfa::SP)), Err(Stop::Unsupported));
+        // The entry of a thread has zero there, until it calls.
+        frame = Registers { pc: 1, sp: STACK, fp: 0, lr: 0 };
+        let end = step::<Aarch64>(&Rule::of(Cfa::SP), &mut frame, &mut Words(&stack));
+        assert_eq!(end, Err(Stop::Complete));
     }
 
     #[test]
@@ -297,7 +324,7 @@ mod tests {
             (registers + 31 * 8, STACK + 0x2000),
             (registers + 32 * 8, 0x5000),
         ];
-        let mut frame = Registers { pc: 1, sp: STACK, fp: 0, lr: 0 };
+        let mut frame = Registers { pc: 1, sp: STACK, fp: 0, lr: NO_LINK };
         let rule = Rule::of(Cfa::SIGNAL);
         let found = step::<Aarch64>(&rule, &mut frame, &mut Words(&stack));
         assert_eq!(found, Ok(Caller::Interrupted));
@@ -309,9 +336,9 @@ mod tests {
     #[test]
     fn where_calls_push_a_record_is_at_the_top_of_its_frame() {
         let stack = [(0, STACK + 0x40), (8, 0x1001)];
-        let mut frame = Registers { pc: 1, sp: STACK - 8, fp: STACK, lr: 0 };
+        let mut frame = Registers { pc: 1, sp: STACK - 8, fp: STACK, lr: NO_LINK };
         let found = step::<X86_64>(&BY_FRAME_POINTER, &mut frame, &mut Words(&stack));
         assert_eq!(found, Ok(Caller::Called));
-        assert_eq!(frame, Registers { pc: 0x1001, sp: STACK + 16, fp: STACK + 0x40, lr: 0 });
+        assert_eq!(frame, Registers { pc: 0x1001, sp: STACK + 16, fp: STACK + 0x40, lr: NO_LINK });
     }
 }

@@ -6,7 +6,8 @@ use super::step::Arch;
 #[derive(Clone, Copy, Debug)]
 pub struct X86_64;
 
-// Numbers: <https://gitlab.com/x86-psABIs/x86-64-ABI>, "DWARF Register Number Mapping".
+// Numbers: <https://gitlab.com/x86-psABIs/x86-64-ABI>, "DWARF Register Number Mapping"; there also the red
+// zone, "The Stack Frame".
 //
 // When a signal's handler returns, the stack pointer is at the `ucontext`, with the registers from its
 // byte 40 on: <https://github.com/torvalds/linux/blob/v6.12/include/uapi/asm-generic/ucontext.h>,
@@ -17,6 +18,7 @@ impl Arch for X86_64 {
     const RA: u16 = 16;
     const REGISTERS: usize = 16;
     const CALL_PUSHES: bool = true;
+    const RED_ZONE: usize = 128;
     const SIGNAL_FP: u64 = 40 + 10 * 8;
     const SIGNAL_SP: u64 = 40 + 15 * 8;
     const SIGNAL_PC: u64 = 40 + 16 * 8;

@@ -14,11 +14,11 @@ use std::{
 };
 
 use profiler_common::{
-    sample::{INTERRUPTED, UserEnd},
+    sample::{COPY_BELOW, INTERRUPTED, UserEnd},
     unwind::{
         Native,
         rule::{Cfa, Rule},
-        step::{Arch as _, Caller, Memory, Registers, step},
+        step::{Arch as _, Caller, Memory, NO_LINK, Registers, step},
     },
 };
 use rustc_hash::FxHashMap;
@@ -105,10 +105,11 @@ impl Walker {
         let pc = so_far.iter().next()?;
         let register = |number: u16| copy.register(usize::from(number));
         let (sp, fp) = (register(Native::SP)?, register(Native::FP)?);
-        let lr = if Native::CALL_PUSHES { 0 } else { register(Native::RA)? };
+        let lr = if Native::CALL_PUSHES { NO_LINK } else { register(Native::RA)? };
         let mut frame = Registers { pc, sp, fp, lr };
         let (is_sampled, is_outside, is_above) = (true, false, false);
-        let mut stack = Stack { copy, start: sp, is_sampled, is_outside, is_above };
+        let start = sp.wrapping_sub(COPY_BELOW as u64);
+        let mut stack = Stack { copy, start, is_sampled, is_outside, is_above };
         let mut addresses = Vec::new();
         let (mut is_return, mut is_guess) = (0, false);
         let end = loop {
@@ -261,8 +262,9 @@ mod tests {
         let mut registers = [0; COPY_REGISTERS];
         registers[usize::from(Native::SP)] = STACK;
         registers[usize::from(Native::FP)] = STACK;
-        let bytes: Vec<u8> =
-            registers.iter().chain(words).flat_map(|word| word.to_ne_bytes()).collect();
+        let below = if words.is_empty() { 0 } else { COPY_BELOW / 8 };
+        let bytes = registers.iter().chain(&[0; COPY_BELOW / 8][..below]).chain(words);
+        let bytes: Vec<u8> = bytes.flat_map(|word| word.to_ne_bytes()).collect();
         let copy = StackCopy::new(&bytes).unwrap();
         let mut walker = Walker::new(limit, or_frame_pointers);
         let so_far = so_far.map(u64::to_ne_bytes);

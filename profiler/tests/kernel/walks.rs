@@ -75,5 +75,6 @@ fn without_a_call_graph_there_is_one_frame() {
     for _ in 0..SAMPLES / 4 {
         let sample = run.sample(|it| it["user_end"] != "not_captured");
         assert_eq!(symbols(&sample["user"]).len(), 1, "{sample}");
+        assert_eq!(sample["user_end"], "depth", "{sample}");
     }
 }

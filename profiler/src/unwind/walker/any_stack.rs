@@ -3,7 +3,10 @@
 
 use std::ops::RangeInclusive;
 
-use profiler_common::{sample::COPY_REGISTERS, unwind::rule::Saved};
+use profiler_common::{
+    sample::{COPY_BELOW, COPY_REGISTERS},
+    unwind::rule::Saved,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -92,6 +95,36 @@ const ENDS: [UserEnd; 5] = [
     UserEnd::Unsupported,
 ];
 
+/// gcc says of a register that was just taken off the stack that it is still there.
+#[test]
+fn the_begin_of_a_red_zone_is_read() {
+    if COPY_BELOW == 0 {
+        return;
+    }
+    let saved = Rule {
+        fp: Saved::AT_CFA,
+        ra: Saved::AT_CFA,
+        cfa_offset: 8,
+        fp_words: -2,
+        ra_words: -1,
+        ..Rule::of(Cfa::SP)
+    };
+    let by_fp = Rule { cfa: Cfa::FP, cfa_offset: 16, ..saved };
+    let mut walker = Walker::new(MOST_FRAMES, false);
+    let rules = [saved, by_fp, Rule::of(Cfa::END)];
+    walker.tables.insert(Key::Vdso, Some(described(&rules)));
+    let mut registers = [0; COPY_REGISTERS];
+    registers[usize::from(Native::SP)] = STACK;
+    let mut below = [0; COPY_BELOW / 8];
+    *below.last_mut().unwrap() = STACK + 16;
+    let (middle, outer) = (CODE + ROW_BYTES + 8, CODE + 2 * ROW_BYTES + 8);
+    let stack = [middle, 0, 0, outer];
+    let words = registers.iter().chain(&below).chain(&stack).map(|word| word.to_ne_bytes());
+    let words: Vec<_> = words.collect();
+    let found = walk(&mut walker, &StackCopy::new(words.as_flattened()).unwrap(), CODE);
+    assert_eq!(found, Some((vec![CODE, middle, outer], UserEnd::Complete)));
+}
+
 proptest! {
     // Most walks are short.
     #![proptest_config(ProptestConfig::with_cases(400))]
@@ -103,6 +136,7 @@ proptest! {
         registers in prop::collection::vec(word(), COPY_REGISTERS),
         sp in prop_oneof![9 => Just(STACK), 1 => word()],
         fp in prop_oneof![(0_u64..80).prop_map(|words| STACK + words * 8), word()],
+        below in prop::collection::vec(word(), COPY_BELOW / 8),
         words in prop::collection::vec(word(), 0..80),
         // Some stacks go on above what was copied.
         repeats in prop_oneof![Just(1), Just(20)],
@@ -113,7 +147,8 @@ proptest! {
         registers[usize::from(Native::SP)] = sp;
         registers[usize::from(Native::FP)] = fp;
         let stack = words.repeat(repeats);
-        let words: Vec<_> = registers.iter().chain(&stack).map(|word| word.to_ne_bytes()).collect();
+        let words = registers.iter().chain(&below).chain(&stack).map(|word| word.to_ne_bytes());
+        let words: Vec<_> = words.collect();
         let bytes = words.as_flattened();
         let copy = StackCopy::new(bytes).unwrap();
         let described = described(&rules);

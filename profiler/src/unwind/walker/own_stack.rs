@@ -17,7 +17,7 @@ use crate::{
         tracker::Tracker,
     },
 };
-use profiler_common::sample::COPY_REGISTERS;
+use profiler_common::sample::{COPY_BELOW, COPY_REGISTERS};
 
 /// How often a function calls itself.
 const DEPTH: usize = 50;
@@ -62,7 +62,8 @@ fn sample() -> Sample {
     registers[usize::from(Native::SP)] = sp;
     registers[usize::from(Native::FP)] = fp;
     let mut stack = vec![0; STACK_BYTES];
-    let bytes = File::open("/proc/self/mem").unwrap().read_at(&mut stack, sp).unwrap();
+    let from = sp - COPY_BELOW as u64;
+    let bytes = File::open("/proc/self/mem").unwrap().read_at(&mut stack, from).unwrap();
     stack.truncate(bytes);
     let copy = registers.map(u64::to_ne_bytes).into_iter().flatten().chain(stack).collect();
 
