@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 use profiler_common::unwind::{
     Native,
-    step::{Arch as _, NO_LINK, Registers},
+    step::{Arch as _, Registers},
 };
 
 use crate::{TASK_REGISTERS, TASK_STACK};
@@ -121,6 +121,8 @@ fn split(regs: &bpf_user_pt_regs_t, all: &mut [u64; COUNT]) -> User {
     /// `__USER32_CS`, of programs of 32 bits:
     /// <https://github.com/torvalds/linux/blob/v6.12/arch/x86/include/asm/segment.h>.
     const USER32_CS: u64 = 0x23;
+    /// A call pushes the return address here.
+    const NO_LINK: u64 = profiler_common::unwind::step::NO_LINK;
     if regs.cs == USER32_CS {
         return User::Compat;
     }

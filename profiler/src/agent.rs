@@ -100,6 +100,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         receiver,
         delivered: Arc::clone(&delivered),
         behind: Arc::clone(&behind),
+        loader: loader.clone(),
     });
 
     let ring = SampleRing::register(samples)

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use profiler_common::sample::UserEnd;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
@@ -30,7 +31,10 @@ use crate::{
     },
     queue::{Message, Receiver},
     sample::{self, Addresses, RawSample},
-    unwind::walker::{Walked, Walker},
+    unwind::{
+        loader::{Loader, MOST_MAPPINGS},
+        walker::{Walked, Walker},
+    },
 };
 
 /// Addresses in all cached stacks. An address takes some 100 bytes with its share of the text.
@@ -69,6 +73,8 @@ pub struct Work {
     pub delivered: Arc<PerCpuCount>,
     /// Counts those for which there was no room on the way.
     pub behind: Arc<PerCpuCount>,
+    /// Who has to know what was found of a process.
+    pub loader: Option<Loader>,
 }
 
 impl Worker {
@@ -88,9 +94,8 @@ impl Worker {
             }
             // Nobody waits for either any more if the run was broken off.
             let _ = is_ready.send(());
-            let Ok(Work { event, sink, tracker, receiver, delivered, behind }) = work.recv() else {
-                return;
-            };
+            let Ok(work) = work.recv() else { return };
+            let Work { event, sink, tracker, receiver, delivered, behind, loader } = work;
             let walker = match config.user_walk {
                 UserWalk::Tables { or_frame_pointers } => {
                     Some(Walker::new(config.frame_limit, or_frame_pointers))
@@ -101,6 +106,7 @@ impl Worker {
                 walker,
                 symbolizer,
                 processes: Processes::new(config.max_processes),
+                loader,
                 finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
                 stacks: FxHashMap::default(),
                 cached_frames: 0,
@@ -140,6 +146,7 @@ struct Thread {
     walker: Option<Walker>,
     symbolizer: Symbolizer,
     processes: Processes,
+    loader: Option<Loader>,
     finding: Finding,
     stacks: Stacks,
     cached_frames: usize,
@@ -267,8 +274,11 @@ impl Thread {
         {
             process.space = before;
         }
-        // A record may have been lost, and with what `/proc` tells the copy can be walked.
-        if raw.copy.is_some() && !is_in(&process.space) {
+        // A record may have been lost, and with what `/proc` tells the copy can be walked. Or of all that was
+        // ever mapped there is too much for the kernel, of what still is there may be not.
+        let is_beyond =
+            || raw.user_end == UserEnd::NotMapped && process.space.mappings().len() > MOST_MAPPINGS;
+        if (raw.copy.is_some() && !is_in(&process.space)) || is_beyond() {
             process = self.find(raw).unwrap_or(process);
         }
         Some(process)
@@ -319,6 +329,8 @@ impl Thread {
     /// Reads from `/proc` what no record has told.
     fn find(&mut self, raw: &RawSample<'_>) -> Option<Process> {
         let found = self.finding.find(raw.tgid)?;
+        // If it can't be told now, it will be found again.
+        let _ = self.loader.as_ref().is_some_and(|loader| loader.tell(vec![found.clone()]));
         self.processes.apply(found);
         self.processes.at(raw.tgid, raw.time_ns)
     }

@@ -47,8 +47,11 @@ const MOST_REFUSED: usize = 16;
 /// Messages that may wait; beyond, they are lost, and the walk does not know these mappings.
 const QUEUE: usize = 1024;
 
+/// Mappings of a process that the kernel has room for: those at the lowest addresses.
+pub const MOST_MAPPINGS: usize = (SPACE_BLOCKS * BLOCK_MAPPINGS) as usize;
+
 /// The sending end.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Loader(mpsc::SyncSender<Message>);
 
 #[derive(Debug)]
@@ -61,7 +64,7 @@ enum Message {
 }
 
 impl Loader {
-    /// Starts the thread, which ends when the sender is gone. It remembers so many processes, and has
+    /// Starts the thread, which ends when all senders are gone. It remembers so many processes, and has
     /// so much of the kernel's memory for their mappings and tables.
     pub fn start(maps: UnwindMaps, processes: usize, memory: WalkMemory) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
@@ -228,8 +231,7 @@ impl Thread {
     }
 
     fn write_space(&mut self, space: &Space) -> Option<Written> {
-        let most = (SPACE_BLOCKS * BLOCK_MAPPINGS) as usize;
-        let mapped = space.mappings().iter().take(most);
+        let mapped = space.mappings().iter().take(MOST_MAPPINGS);
         let count = u32::try_from(mapped.len().div_ceil(BLOCK_MAPPINGS as usize)).ok()?;
         let first_block = self.free.take(count)?;
         let lacks_file = space.mappings().iter().any(lacks_file);

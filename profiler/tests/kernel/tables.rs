@@ -232,3 +232,17 @@ fn a_table_is_made_for_the_first_process_when_the_last_has_ended() {
     signal(&first, libc::SIGCONT);
     wait_for_whole(&mut run, &first, &CHAIN);
 }
+
+/// Of what a process has unmapped nobody tells, and the kernel has room for less than this one had mapped:
+/// what it still has lies above.
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_is_still_mapped_has_room_when_more_was_unmapped() {
+    if !has_tables() {
+        return;
+    }
+    let mut run = Run::start(&["-f", "json", "-F", "997"]);
+    run.sample(|_| true);
+    let program = Program::ready("remaps.c", &[]);
+    wait_for_whole(&mut run, &program, &CHAIN);
+}
