@@ -147,9 +147,14 @@ impl Stack {
     /// Whether the outermost function is one that nothing calls: a program's or a thread's entry.
     #[must_use]
     pub fn reaches_entry(&self) -> bool {
-        const ENTRIES: [&str; 7] =
-            ["_start", "__clone", "clone", "__clone3", "clone3", "thread_start", "runtime.goexit"];
-        let outermost = self.frames().next_back().and_then(|(_, frame)| frame.symbol.as_deref());
-        outermost.is_some_and(|name| ENTRIES.contains(&name.trim_end_matches(".abi0")))
+        const ENTRIES: [&str; 4] = ["_start", "_dl_start_user", "thread_start", "runtime.goexit"];
+        // Threads begin in them, but they are also called: by whom is missing where they are all there is.
+        const CLONES: [&str; 4] = ["__clone", "clone", "__clone3", "clone3"];
+        let mut frames = self.frames();
+        let outermost = frames.next_back().and_then(|(_, frame)| frame.symbol.as_deref());
+        let has_callees = frames.next().is_some();
+        outermost
+            .map(|name| name.trim_end_matches(".abi0"))
+            .is_some_and(|name| ENTRIES.contains(&name) || (has_callees && CLONES.contains(&name)))
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     fs,
     os::unix::fs::FileExt as _,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, mpsc},
     thread,
     time::Instant,
@@ -19,6 +20,9 @@ use crate::process::{
 
 /// Tables that may wait to be made.
 const QUEUE: usize = 64;
+
+/// One of so many tables is that which waits for longest.
+const OLDEST_EVERY: u64 = 4;
 
 /// What a table is to be made of.
 pub(super) enum Code {
@@ -114,7 +118,9 @@ impl Builder {
 
 fn build(jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>) {
     let mut maker = Maker::new(0);
+    // In the order in which they came.
     let mut waiting: Vec<(Ticket, Code)> = Vec::new();
+    let mut made: u64 = 0;
     loop {
         let first = if waiting.is_empty() { jobs.recv().map(Some) } else { Ok(None) };
         let Ok(first) = first else { break };
@@ -124,10 +130,13 @@ fn build(jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>) {
                 Job::StartOver => maker = Maker::new(maker.epoch + 1),
             }
         }
-        // The smallest first: what takes long holds up only what takes longer.
+        // The smallest first: what takes long holds up only what takes longer. But where small ones keep
+        // coming, it has its turn.
         let smallest = waiting.iter().enumerate().min_by_key(|(_, (_, code))| code.bytes());
-        let Some((at, _)) = smallest else { continue };
-        let (ticket, code) = waiting.swap_remove(at);
+        let Some((smallest, _)) = smallest else { continue };
+        made += 1;
+        let at = if made.is_multiple_of(OLDEST_EVERY) { 0 } else { smallest };
+        let (ticket, code) = waiting.remove(at);
         if done.send(maker.make(ticket, &code)).is_err() {
             break;
         }
@@ -150,10 +159,13 @@ impl Maker {
     fn make(&mut self, ticket: Ticket, code: &Code) -> Built {
         let start = Instant::now();
         let rules = &mut self.rules;
-        let table = match code {
+        let make = || match code {
             Code::Vdso => Some(Table::of_vdso(&vdso(), rules)),
             Code::File(file) => file.unchanged().ok().map(|file| Table::of_file(file, rules)),
         };
+        // What the reader does not expect must cost this table, not all of them. Rules only come to the others.
+        let table = panic::catch_unwind(AssertUnwindSafe(make));
+        let table = table.unwrap_or(Some(Err(NoTable::Unreadable)));
         let bytes = table.as_ref().map(|it| it.as_ref().map(|it| size_of_val(it.chunks())));
         tracing::debug!("unwind table {ticket:?}: {bytes:?} bytes in {:?}", start.elapsed());
         let is_short = |table: &Table| table.facts().packed.beyond_rules > 0;

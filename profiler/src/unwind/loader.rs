@@ -78,6 +78,8 @@ impl Loader {
                 free: FreeBlocks::new(maps.blocks()),
                 without_room: FxHashSet::default(),
                 last_generation: 0,
+                is_second_round: false,
+                last_refused: 0,
                 started_over: None,
                 lacks_rules: false,
                 places: Places::new(builder, memory),
@@ -133,8 +135,12 @@ struct Thread {
     of_process: FxHashMap<u32, SpaceId>,
     /// Processes whose mappings found no room in the kernel.
     without_room: FxHashSet<u32>,
+    /// The last of these that was tried again.
+    last_refused: u32,
     free: FreeBlocks,
     last_generation: u32,
+    /// Whether all generations were used once.
+    is_second_round: bool,
     /// When the rules were last begun anew.
     started_over: Option<Instant>,
     /// Whether that is to be done as soon as it may.
@@ -252,9 +258,18 @@ impl Thread {
         Some(Written { space, processes: 0, tables, lacks_file })
     }
 
+    /// A number that no space has. They last for weeks; then those of spaces that still are there must not
+    /// come again.
     fn next_generation(&mut self) -> u32 {
-        self.last_generation = self.last_generation.checked_add(1).unwrap_or(1);
-        self.last_generation
+        loop {
+            let next = self.last_generation.checked_add(1);
+            self.is_second_round |= next.is_none();
+            self.last_generation = next.unwrap_or(1);
+            let is_taken = |it: &Written| it.space.generation == self.last_generation;
+            if !self.is_second_round || !self.spaces.values().any(is_taken) {
+                return self.last_generation;
+            }
+        }
     }
 
     fn mapping(&mut self, mapping: &Mapped) -> space::Mapping {
@@ -299,7 +314,13 @@ impl Thread {
     /// Tries those again for which there was no room.
     fn look_for_room(&mut self) {
         let mut refused = 0;
-        for tgid in self.without_room.iter().copied().collect::<Vec<_>>() {
+        // From where the last time has ended, so that all of them have their turn.
+        let mut tgids: Vec<u32> = self.without_room.iter().copied().collect();
+        tgids.sort_unstable();
+        let tried = tgids.partition_point(|&it| it <= self.last_refused);
+        tgids.rotate_left(tried);
+        for tgid in tgids {
+            self.last_refused = tgid;
             let Some(space) = self.processes.now(tgid) else {
                 self.without_room.remove(&tgid);
                 continue;

@@ -38,6 +38,8 @@ const MOST_EXITS: usize = 16;
 /// A stub on x86-64, and the part that all of a section share.
 const STUB_BYTES: u64 = 16;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+/// `bti c`.
+const BTI: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
 
 /// Why a file has no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -174,7 +176,8 @@ pub struct Stubs {
     /// Whether each also has what finds the function when it is called first, and all of them
     /// together a part that they share, at the begin.
     pub is_lazy: bool,
-    /// Whether each begins with an instruction that says that it may be jumped to (`endbr64`).
+    /// Whether each, or on aarch64 the part that they share, begins with an instruction that says that it
+    /// may be jumped to (`endbr64`, `bti c`).
     pub is_marked: bool,
 }
 
@@ -244,8 +247,8 @@ fn stubs<'d, R: ReadRef<'d>>(sections: &Sections<'d, R>, data: R) -> Vec<Stubs> 
         let addresses = start..start.checked_add(section.sh_size(ENDIAN))?;
         let first = data.read_bytes_at(section.sh_offset(ENDIAN), 8).unwrap_or_default();
         let is_lazy = name == b".plt" && is_shared_part(first);
-        let first = section.sh_offset(ENDIAN).checked_add(if is_lazy { STUB_BYTES } else { 0 })?;
-        let is_marked = data.read_bytes_at(first, 4) == Ok(&ENDBR64);
+        let own = section.sh_offset(ENDIAN).checked_add(if is_lazy { STUB_BYTES } else { 0 })?;
+        let is_marked = first.starts_with(&BTI) || data.read_bytes_at(own, 4) == Ok(&ENDBR64);
         Some(Stubs { addresses, is_lazy, is_marked })
     });
     stubs.collect()
@@ -278,7 +281,6 @@ pub(super) fn exits<'d, R: ReadRef<'d>>(data: R, code: &Code) -> Vec<u64> {
 fn is_shared_part(first: &[u8]) -> bool {
     const PUSH: [u8; 2] = [0xff, 0x35];
     const STP: [u8; 4] = 0xa9bf_7bf0_u32.to_le_bytes();
-    const BTI: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
     first.starts_with(&PUSH) || first.strip_prefix(&BTI).unwrap_or(first).starts_with(&STP)
 }
 

@@ -285,6 +285,10 @@ fn placed(described: &mut Described<'_>, code: &Code) -> Result<Vec<Placed>, NoT
     let mut fits = true;
     for (number, section) in (0..).zip(described) {
         section.functions(&mut |Function { start, end, at }| {
+            // Linkers leave what they know of functions that they have dropped there, where the header is.
+            if start == 0 {
+                return;
+            }
             let Some((offset, bytes @ 1..)) = code.offsets(&(start..end)) else { return };
             fits &= functions.len() < MOST_FUNCTIONS;
             if fits {
@@ -306,7 +310,16 @@ impl From<TooLarge> for NoTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{stderr, unwind::agreement::vdso};
+    use crate::{
+        stderr,
+        unwind::{
+            agreement::vdso,
+            cfi::tests::{cie, fde},
+            described::Section,
+            source::Place,
+        },
+    };
+    use gimli::BaseAddresses;
     use object::{Object as _, ObjectSection as _};
     use proptest::prelude::*;
     use std::{
@@ -317,6 +330,23 @@ mod tests {
 
     fn of(bytes: &[u8]) -> Result<Table, NoTable> {
         Table::of_vdso(bytes, &mut Rules::new())
+    }
+
+    #[test]
+    fn what_linkers_have_dropped_describes_nothing() {
+        let cie = cie("", 16, &[0x0c, 7, 8, 0x90, 1]);
+        let mut bytes = cie;
+        for start in [0, 0x1000] {
+            bytes.extend(fde(bytes.len(), start, 0x100, &[]));
+        }
+        let (bases, bytes) = (BaseAddresses::default(), bytes.into());
+        let section = Section { place: Place::EhFrame, bytes, bases };
+        let mut described = vec![section.read::<X86_64>(Vendor::Default).unwrap()];
+        let placed = placed(&mut described, &Code::of(0..0x2000, 0)).unwrap();
+        assert_eq!(
+            placed.iter().map(|it| (it.offset, it.bytes)).collect::<Vec<_>>(),
+            [(0x1000, 0x100)]
+        );
     }
 
     /// Our vDSO with other bytes at some places of its header.

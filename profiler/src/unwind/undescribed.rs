@@ -93,13 +93,15 @@ fn of_stubs<A: Arch>(stubs: &Stubs, code: &Code, functions: &[Placed]) -> Vec<(R
         ..Rule::of(Cfa::SP)
     };
     let entry = Rule { register: if stubs.is_marked { 9 } else { 11 }, cfa: Cfa::PLT, ..by_sp(0) };
+    let behind_push = if stubs.is_marked { 8 } else { 4 };
     let rows = match (stubs.is_lazy, A::CALL_PUSHES) {
         (false, true) => vec![(0, by_sp(8))],
         (false, false) => vec![(0, by_sp(0))],
         // The shared part is entered with one word pushed, and pushes another.
         (true, true) => vec![(0, by_sp(16)), (6, by_sp(24)), (16, entry)],
-        // The shared part pushes two words with its first instruction, and is as long as two stubs.
-        (true, false) => vec![(0, by_sp(0)), (4, by_sp(16)), (32, by_sp(0))],
+        // The shared part pushes two words with its first instruction, but for the mark, and is as long as
+        // two stubs.
+        (true, false) => vec![(0, by_sp(0)), (behind_push, by_sp(16)), (32, by_sp(0))],
     };
     let ends = rows.iter().skip(1).map(|(from, _)| start + from).chain([end]);
     let rows = rows.iter().zip(ends);
@@ -151,6 +153,8 @@ mod tests {
                 format!("520 {leaf}")
             ]
         );
+        let marked = rows(of_stubs::<Aarch64>(&marked, &code, &[]), Machine::Aarch64);
+        assert_eq!(marked[1], "508 CFA = sp + 16, fp unchanged, return address at CFA - 8");
         // Where the linker says something, that holds.
         let described = [Placed::of(0x500..0x501)];
         assert_eq!(of_stubs::<X86_64>(&stubs(true), &code, &described), []);

@@ -29,6 +29,9 @@ fn program(eh_frame: &[u8]) -> Vec<u8> {
     elf
 }
 
+/// The first address of code: there is none at zero.
+const START: u64 = 16;
+
 fn file(bytes: &[u8]) -> File {
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(bytes, 0).unwrap();
@@ -45,12 +48,12 @@ fn a_function_with_too_many_rows_ends_unsupported() {
     // CFA = rsp + 8, rip at CFA - 8; and from each byte on the same.
     let cie = entries::cie("", 16, &[0x0c, 7, 8, 0x90, 1]);
     let rows = vec![entries::advance(1); most + 100];
-    let fde = entries::fde(cie.len(), 0, cfi::MOST_ROWS + 50, &rows);
+    let fde = entries::fde(cie.len(), START, cfi::MOST_ROWS + 50, &rows);
     let file = file(&program(&[cie, fde].concat()));
     let mut rules = Rules::new();
     let table = Table::of_any_file(&file, None, &mut rules).unwrap();
 
-    let rule_at = |offset| rules.get(table.find(offset).unwrap()).unwrap().cfa;
+    let rule_at = |at| rules.get(table.find(START + at).unwrap()).unwrap().cfa;
     assert_eq!(rule_at(0), Cfa::SP);
     assert_eq!(rule_at(cfi::MOST_ROWS - 1), Cfa::SP);
     assert_eq!(rule_at(cfi::MOST_ROWS), Cfa::UNSUPPORTED);
@@ -70,17 +73,21 @@ struct Many {
 
 const FUNCTION_BYTES: u64 = 16;
 
+fn start(at: u32) -> u64 {
+    START + u64::from(at) * FUNCTION_BYTES
+}
+
 impl Describes for &mut Many {
     fn functions(&mut self, tell: &mut dyn FnMut(Function)) {
         for at in 0..self.functions {
-            let start = u64::from(at) * FUNCTION_BYTES;
+            let start = start(at);
             tell(Function { start, end: start + FUNCTION_BYTES, at });
         }
     }
 
     fn rows(&mut self, at: u32, tell: &mut dyn FnMut(Row)) {
         self.told += 1;
-        let start = u64::from(at) * FUNCTION_BYTES;
+        let start = start(at);
         let row = Row { start, end: start + 1, rule: Rule::of(Cfa::SP) };
         for _ in 0..self.rows {
             tell(row);
@@ -95,7 +102,7 @@ impl Describes for &mut Many {
 /// The table of these, and how many functions had to tell their rows for it.
 fn table_of(functions: u32, rows: u64) -> (Result<u64, NoTable>, u32) {
     let mut many = Many { functions, rows, told: 0 };
-    let code = Code::of(0..u64::from(functions) * FUNCTION_BYTES, 0);
+    let code = Code::of(0..start(functions), 0);
     let built = build(&mut [Box::new(&mut many)], &code, |_| Vec::new(), &mut Rules::new());
     (built.map(|(_, _, packed)| packed.given), many.told)
 }
