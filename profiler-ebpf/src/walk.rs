@@ -20,7 +20,7 @@ use profiler_common::{
         Native,
         quick::Quick,
         rule::{Cfa, Rule},
-        space::{self, Block, Blocks, NO_TABLE, Space},
+        space::{self, Block, Blocks, NO_TABLE, NOT_OPEN, Space},
         step::{Caller, Memory, Registers, Stop, step},
         table::{self, Chunk, Chunks, RULES, TABLES, TAKEN_OUT},
     },
@@ -285,8 +285,10 @@ fn look_up(space: &Space, pc: u64) -> Result<u32, UserEnd> {
     }
     let mapping = space::find(&Map, space, pc).ok_or(UserEnd::NotMapped)?;
     let number = mapping.table;
-    if number == NO_TABLE {
-        return Ok(unknown);
+    match number {
+        NO_TABLE => return Ok(unknown),
+        NOT_OPEN => return Err(UserEnd::NotLoaded),
+        _ => {}
     }
     let offset = pc.wrapping_sub(mapping.start).wrapping_add(mapping.file_offset);
     let table = Table { number };

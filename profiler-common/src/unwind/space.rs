@@ -13,7 +13,7 @@ pub struct Mapping {
     pub file_offset: u64,
     /// Its size in units of 4 KiB.
     pub pages: u32,
-    /// The file's table, by its position; [`NO_TABLE`] where there is no file.
+    /// The file's table, by its position; [`NO_TABLE`] where there is no file, or [`NOT_OPEN`].
     pub table: u32,
 }
 
@@ -21,6 +21,8 @@ const _: () = assert!(size_of::<Mapping>() == 24, "no implicit padding");
 
 /// Of code without a file, such as what is made at run time.
 pub const NO_TABLE: u32 = u32::MAX;
+/// Of a file that is not open yet, so that its table has no position.
+pub const NOT_OPEN: u32 = u32::MAX - 1;
 /// Mappings of a block.
 pub const BLOCK_MAPPINGS: u32 = 1 << BLOCK_BITS;
 /// Blocks of a process, at most.

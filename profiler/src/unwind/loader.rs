@@ -5,12 +5,15 @@
 
 use std::{
     rc::Rc,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use profiler_common::unwind::space::{self, BLOCK_MAPPINGS, SPACE_BLOCKS};
+use profiler_common::unwind::{
+    space::{self, BLOCK_MAPPINGS, SPACE_BLOCKS},
+    table::TABLES,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::oneshot;
 
@@ -25,6 +28,7 @@ use crate::{
     kernel,
     ledger::unwinding::Unwinding,
     process::{
+        file::{MappedFile, Missing},
         maps::Backing,
         space::{Mapped, Space, SpaceId},
         table::{Event, Processes},
@@ -242,7 +246,7 @@ impl Thread {
         let first_block = self.free.take(count)?;
         let lacks_file = space.mappings().iter().any(lacks_file);
         let mappings: Vec<space::Mapping> = mapped.map(|it| self.mapping(it)).collect();
-        let tables = mappings.iter().map(|it| it.table).filter(|&it| it != space::NO_TABLE);
+        let tables = mappings.iter().map(|it| it.table).filter(|&it| it < TABLES);
         let tables = tables.collect();
         for (number, part) in (first_block..).zip(mappings.chunks(BLOCK_MAPPINGS as usize)) {
             let mut block = [space::Mapping::UNUSED; BLOCK_MAPPINGS as usize];
@@ -279,7 +283,14 @@ impl Thread {
             Backing::File(file) => (file.key().map(Key::File), Some(file), mapping.file_offset),
             Backing::Anonymous => (None, None, 0),
         };
-        let table = key.and_then(|key| self.places.take(key, file, &mut self.maps));
+        let may_come = |file: &Arc<MappedFile>| {
+            matches!(file.missing(), Missing::Unanswered | Missing::TooMany)
+        };
+        let table = match key {
+            Some(key) => self.places.take(key, file, &mut self.maps),
+            // Not code that is made at run time, which keeps frame pointers.
+            None => file.filter(|it| may_come(it)).map(|_| space::NOT_OPEN),
+        };
         let pages = mapping.end.saturating_sub(mapping.start).div_ceil(4096);
         space::Mapping {
             start: mapping.start,

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::{
     support::{
-        Program, Run, fixture, is_in_kernel, left_in_kernel, parse_json, symbols, wait_until,
+        Program, Run, fixture, has_tables, is_in_kernel, left_in_kernel, parse_json, symbols,
+        wait_until,
     },
     unanswering::Unanswering,
 };
@@ -32,8 +33,8 @@ fn assert_named(run: &mut Run, program: &Program) {
     });
 }
 
-/// Reads until the program is sampled, which must say why it has no names, and until that is said of its
-/// file.
+/// Reads until the program is sampled, which must say why it has no names, until that is said of its file,
+/// and until its stacks say that what its file tells of them is not there.
 fn assert_unanswered(run: &mut Run, program: &Program) {
     // Its loader is on another file system.
     let is_in_file = |it: &Value| {
@@ -42,6 +43,10 @@ fn assert_unanswered(run: &mut Run, program: &Program) {
     let sample = run.sample(|it| is_of(it, program) && is_in_file(it));
     assert_eq!(sample["user"][0]["origin"], REASON, "{sample}");
     run.wait_for_notice("/program, mapped by process ");
+    if has_tables() {
+        let end = "unwind_info_not_loaded";
+        run.sample(|it| is_of(it, program) && is_in_file(it) && it["user_end"] == end);
+    }
 }
 
 /// Ends the run, also while the file system does not answer.
