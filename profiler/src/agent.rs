@@ -69,6 +69,7 @@ const BATCH_BYTES: usize = 64 << 10;
 pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)> {
     let mut signals = Signals::listen()?;
     kernel::raise_open_files();
+    kernel::fail_beyond_file_limit();
     sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
     // Rings count against it, too; where it can't be raised, loading says what that means.
     let _ = kernel::raise_memlock();

@@ -39,7 +39,8 @@ pub struct Cli {
     /// Write the man page or a shell completion to standard output.
     #[arg(long, value_name = "WHAT", hide = true)]
     pub generate: Option<Generate>,
-    /// Say more on standard error: each CPU's account; twice and three times, for those who debug it.
+    /// Say more on standard error: each CPU's account where there are many, which files lack names, and what
+    /// the unwind tables take; twice and three times, for those who debug it.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 }
@@ -86,7 +87,7 @@ pub struct SamplingArgs {
     #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration)]
     pub duration: Option<std::time::Duration>,
     /// Only this process; may be given more than once.
-    #[arg(short, long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid)]
     pub pids: Vec<u32>,
     /// Only these CPUs, as in 0-3,7.
     #[arg(short = 'C', long = "cpu", value_name = "LIST")]

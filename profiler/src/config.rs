@@ -144,8 +144,19 @@ impl Config {
             }
             notices.push(format!("{why}: processes have no names; run it on the host"));
         }
-        if let Some(pid) = args.pids.iter().find(|&&pid| !is_process(pid)) {
-            return Err(Error::Usage(format!("-p {pid}: there is no process with this id")));
+        for &pid in &args.pids {
+            match process_of(pid) {
+                Some(process) if process == pid => {}
+                Some(process) => {
+                    let why = format!("-p {pid}: this is a thread of process {process}");
+                    return Err(Error::Usage(format!("{why}: give -p {process}")));
+                }
+                None => {
+                    return Err(Error::Usage(format!(
+                        "-p {pid}: there is no process with this id"
+                    )));
+                }
+            }
         }
         let frames = kernel::sysctl_number("kernel.perf_event_max_stack").unwrap_or(DEFAULT_FRAMES);
         let frames = u32::try_from(frames).unwrap_or(0);
@@ -209,10 +220,10 @@ impl Config {
 }
 
 /// Whether the id is that of a process, not of one of its other threads.
-fn is_process(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    tgid.and_then(|tgid| tgid.trim().parse().ok()) == Some(pid)
+/// The process with a thread of this id.
+fn process_of(tid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
 /// How user stacks are walked, where the kernel lacks this or nothing for our own walk.
@@ -264,9 +275,15 @@ fn resolve_rate(
     let max = max_rate.and_then(|rate| u64::try_from(rate).ok()).filter(|&rate| rate > 0);
     match max {
         Some(max) if hz > max => {
+            // Of any number it takes, none comes near a million on any machine.
+            let raise = match i32::try_from(hz) {
+                Ok(hz) => {
+                    format!(". To raise it: sudo sysctl kernel.perf_event_max_sample_rate={hz}")
+                }
+                Err(_) => String::new(),
+            };
             notices.push(format!(
-                "{hz} Hz is above kernel.perf_event_max_sample_rate; sampling at {max} Hz. To \
-                 raise it: sudo sysctl kernel.perf_event_max_sample_rate={hz}"
+                "{hz} Hz is above kernel.perf_event_max_sample_rate; sampling at {max} Hz{raise}"
             ));
             Rate::Frequency(max)
         }
@@ -339,7 +356,10 @@ mod tests {
 
     #[test]
     fn a_thread_is_not_a_process() {
-        assert!(is_process(std::process::id()));
-        assert!(!is_process(u32::MAX));
+        assert_eq!(process_of(std::process::id()), Some(std::process::id()));
+        // SAFETY: no preconditions.
+        let thread = u32::try_from(unsafe { libc::gettid() }).unwrap();
+        assert_eq!(process_of(thread), Some(std::process::id()));
+        assert_eq!(process_of(u32::MAX), None);
     }
 }

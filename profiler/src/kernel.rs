@@ -108,6 +108,12 @@ pub(crate) fn raise_open_files() {
     }
 }
 
+/// Beyond the limit of a file's size a write fails from here on, in place of ending the process.
+pub(crate) fn fail_beyond_file_limit() {
+    // SAFETY: no preconditions.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Before Linux 5.11 maps count against RLIMIT_MEMLOCK, and its default is too small for any.
 pub(crate) fn raise_memlock() -> io::Result<()> {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };

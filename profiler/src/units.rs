@@ -11,10 +11,17 @@ pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The id of a process: not zero.
+pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
+    let why = "not a process id; for several, give the option several times";
+    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| why.into())
+}
+
 /// `10`, `10s`, `500ms`, `2m`, `1h`: more than nothing, at most a year.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| "not a time; try 10, 10s, 2m or 1h".to_owned())?;
+    let number: u64 =
+        digits.parse().map_err(|_| "not a time; try 10, 500ms, 2m or 1h".to_owned())?;
     let unit_ms = match text.get(digits.len()..).unwrap_or_default() {
         "ms" => 1,
         "" | "s" => 1_000,
@@ -41,7 +48,11 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "g" | "gb" | "gib" => 1 << 30,
         other => return Err(format!("unknown unit '{other}'; try K, M or G")),
     };
-    number.checked_mul(unit).filter(|&n| n > 0).ok_or_else(|| "out of range".into())
+    match number.checked_mul(unit) {
+        Some(0) => Err("must be at least 1".into()),
+        Some(bytes) => Ok(bytes),
+        None => Err("larger than any memory".into()),
+    }
 }
 
 /// `401126` or `0x401126`: always hexadecimal.

@@ -60,12 +60,13 @@ impl Ledger {
         }
         let user_stacks: u64 = self.user_ends.values().sum();
         let whole = self.user_ends.get(user_end::COMPLETE).copied().unwrap_or(0);
-        if whole < user_stacks {
+        if user_stacks > 0 {
             let cut = self.user_ends.iter().filter(|(end, _)| **end != user_end::COMPLETE);
             let cut: Vec<String> =
                 cut.map(|(end, count)| format!("{} {count}", end.replace('_', " "))).collect();
             let percent = whole as f64 * 100.0 / user_stacks as f64;
-            let _ = writeln!(text, "user stacks: {percent:.1} % whole; {}", cut.join(", "));
+            let cut = if cut.is_empty() { String::new() } else { format!("; {}", cut.join(", ")) };
+            let _ = writeln!(text, "user stacks: {percent:.1} % whole{cut}");
         }
         if let Some(unwinding) = &self.unwinding {
             text.push_str(&unwinding.lines(all));

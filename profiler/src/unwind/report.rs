@@ -21,6 +21,8 @@ use crate::{
 
 /// How far the edges of a rule are looked for.
 const LOOK_BYTES: u64 = 1 << 20;
+/// Rows from which on averages are shown.
+const LEAST_ROWS: u64 = 2000;
 
 /// The report of a file, or of the rule at an address in it.
 pub fn of(path: &Path, at: Option<u64>) -> Result<String> {
@@ -50,6 +52,9 @@ fn hint(why: NoTable) -> &'static str {
              with -fno-omit-frame-pointer"
         }
         NoTable::NotElf | NoTable::Unreadable => "give a program or a shared library",
+        NoTable::NotLinked => {
+            "give the program or library that it goes into; the kernel walks its own stacks without tables"
+        }
         NoTable::Compressed => "objcopy --decompress-debug-sections makes a file that has one",
         NoTable::Bits32 | NoTable::Machine | NoTable::TooLarge => "",
     }
@@ -71,13 +76,16 @@ fn report(path: &Path, table: &Table, rules: &Rules, took: Duration) -> String {
     line("functions", format!("{}, and {} malformed", counts.functions, counts.malformed));
     line("rows", format!("{} in the file, {} in the table", counts.rows, packed.rows));
     line("", format!("at most {} in 4 KiB of code", packed.most_in_page));
-    line("table", format!("{table_bytes} bytes, {per_row:.2} for each row in the file"));
+    // Of a few rows, neither says anything.
+    let is_large = counts.rows >= LEAST_ROWS;
+    let of_a_row =
+        if is_large { format!(", {per_row:.2} for each row in the file") } else { String::new() };
+    line("table", format!("{table_bytes} bytes{of_a_row}"));
     line("rules", format!("{} of at most {RULES} for all files", rules.len()));
     let speed = counts.rows as f64 / took.as_secs_f64().max(1e-9) / 1e6;
-    line(
-        "made in",
-        format!("{:.1} ms, {speed:.1} million rows a second", took.as_secs_f64() * 1e3),
-    );
+    let speed =
+        if is_large { format!(", {speed:.1} million rows a second") } else { String::new() };
+    line("made in", format!("{:.1} ms{speed}", took.as_secs_f64() * 1e3));
 
     let total = packed.code_bytes.iter().sum::<u64>().max(1);
     let mut kinds: Vec<_> = packed.code_bytes.iter().zip(KINDS).filter(|it| *it.0 > 0).collect();

@@ -6,7 +6,7 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::{
     Endianness,
     elf::{
-        CompressionHeader64, ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, EM_AARCH64, EM_X86_64,
+        CompressionHeader64, ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, EM_AARCH64, EM_X86_64, ET_REL,
         FileHeader32, FileHeader64, PF_X, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHT_DYNSYM,
         SHT_NOBITS, SHT_SYMTAB, SectionHeader64, Sym64,
     },
@@ -56,6 +56,9 @@ pub enum NoTable {
     /// It is for a machine that we have no rules for.
     #[error("an ELF file for another machine")]
     Machine,
+    /// Its parts have no addresses yet.
+    #[error("an object that is not linked (.o, .ko)")]
+    NotLinked,
     /// It has no code, or none that is described.
     #[error("no .eh_frame, nor .debug_frame, nor Go's table")]
     NoInfo,
@@ -204,6 +207,9 @@ impl<'d> Source<'d> {
             EM_AARCH64 => Machine::Aarch64,
             _ => return Err(NoTable::Machine),
         };
+        if header.e_type(ENDIAN) == ET_REL {
+            return Err(NoTable::NotLinked);
+        }
         let segments = header.program_headers(ENDIAN, data).map_err(|_| NoTable::Unreadable)?;
         let executable = segments
             .iter()

@@ -436,6 +436,7 @@ mod tests {
             (&[(0, &b"elf"[..])][..], NoTable::NotElf),
             (&[(4, &[1])], NoTable::Bits32),
             (&[(5, &[2])], NoTable::Machine),
+            (&[(16, &[1, 0])], NoTable::NotLinked), // e_type
             (&[(18, &[8, 0])], NoTable::Machine),
             (&[(18, &[other, 0])], NoTable::Machine),
             (&[(32, &[0xff; 7])], NoTable::Unreadable), // e_phoff

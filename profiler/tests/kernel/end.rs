@@ -1,8 +1,13 @@
 //! A run ends cleanly, however it ends.
 
-use std::{io::Read as _, process::Stdio};
+use std::{
+    io::Read as _,
+    process::{Command, Stdio},
+};
 
-use crate::support::{Program, Run, is_in_kernel, left_in_kernel, profiler, wait_until};
+use crate::support::{
+    Program, Run, is_in_kernel, left_in_kernel, profiler, profiler_path, wait_until,
+};
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
@@ -61,6 +66,20 @@ fn a_full_disk_is_an_error_with_the_ledger() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn a_limit_of_file_sizes_is_an_error_with_the_ledger() {
+    let _load = Program::start("chain.c");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("samples");
+    let script = "ulimit -f 8; exec \"$0\" -d 60 -F 499 -o \"$1\"";
+    let output = Command::new("sh").args(["-c", script]).arg(profiler_path()).arg(&file).output();
+    let output = output.unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("total") && stderr.contains("samples: File too large"), "{stderr}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn a_second_signal_does_not_wait_for_a_stuck_reader() {
     let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
     let mut run = Run::start(&["-F", "999"]);
@@ -108,7 +127,7 @@ fn an_ignored_hangup_stays_ignored() {
     // The shell ignores the signal and becomes the profiler, as nohup does.
     let script =
         format!("trap '' HUP; exec {} -d 60 -f json", crate::support::profiler_path().display());
-    let child = std::process::Command::new("sh")
+    let child = Command::new("sh")
         .args(["-c", &script])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -130,7 +149,7 @@ fn a_file_that_shrinks_while_it_is_read_does_not_end_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
     std::fs::copy(crate::support::fixture("chain.c"), &copy).unwrap();
-    let program = Program(std::process::Command::new(&copy).spawn().unwrap());
+    let program = Program(Command::new(&copy).spawn().unwrap());
     program.wait_for_ticks(1);
     let mut run = Run::start(&["-f", "json"]);
     let pid: u64 = program.pid().parse().unwrap();
