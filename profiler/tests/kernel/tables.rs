@@ -13,7 +13,7 @@ use profiler::stderr;
 use serde_json::Value;
 
 use crate::{
-    support::{Program, Run, fixture, has_tables, parse_json, run, symbols},
+    support::{Program, Run, fixture, has_tables, parse_json, run, symbols, wait_until},
     unwinding::is_by_tables,
 };
 
@@ -49,14 +49,13 @@ fn signal(program: &Program, signal: i32) {
 }
 
 /// Samples these programs only, so that no other tables are wanted. While the first one runs all the
-/// time, each of the others runs until a stack of it is whole, and is gone before the next. Gives what
-/// the run tells at its end.
+/// time, each of the others runs until a stack of it is whole, and is gone before the next.
 fn one_after_another(
     first: &Program,
     others: Vec<Program>,
     chain: &[&str],
     arguments: &[&str],
-) -> (Value, String) {
+) -> Run {
     let pids: Vec<String> = others.iter().chain([first]).map(Program::pid).collect();
     let pids = pids.iter().flat_map(|pid| ["-p", pid]);
     let all: Vec<&str> = ["-f", "json", "-F", "997"]
@@ -72,7 +71,7 @@ fn one_after_another(
     }
     // Its tables are there, again or still.
     wait_for_whole(&mut run, first, &CHAIN);
-    end(run)
+    run
 }
 
 /// Waits for a stack of a program that ends with these functions and is whole, by tables in the kernel.
@@ -82,6 +81,12 @@ fn wait_for_whole(run: &mut Run, program: &Program, chain: &[&str]) {
         let names = symbols(&it["user"]);
         it["pid"] == pid && is_by_tables(it) && names.starts_with(chain)
     });
+}
+
+/// How many tables the kernel has: they have the name that aya gives.
+fn tables_in_kernel() -> usize {
+    let maps = aya::maps::loaded_maps().flatten();
+    maps.filter(|it| it.name_as_str().is_some_and(|name| name.starts_with("standalone"))).count()
 }
 
 /// What a run tells at its end, as JSON and as text.
@@ -162,9 +167,13 @@ fn tables_of_programs_that_are_gone_make_room() {
     let dir = tempfile::tempdir().unwrap();
     let first = Program::ready("nofp.c", &[]);
     let copy = |number| stopped(&copy("nofp_static.c", number, dir.path(), |_| {}));
-    let others = (0..96).map(copy).collect();
+    let others: Vec<Program> = (0..96).map(copy).collect();
+    let made = others.len();
     let arguments = ["--max-unwind-memory", &least()];
-    let (unwinding, stderr) = one_after_another(&first, others, &CHAIN, &arguments);
+    let run = one_after_another(&first, others, &CHAIN, &arguments);
+    // Half of them have room. The kernel takes a moment to free one.
+    wait_until("the kernel has freed what was taken out", || tables_in_kernel() < made * 3 / 4);
+    let (unwinding, stderr) = end(run);
     assert!(number(&unwinding, "taken_out") > 0, "{unwinding}");
     assert_eq!(number(&unwinding, "no_room"), 0, "{unwinding}");
     let taken = number(&unwinding, "table_bytes") + number(&unwinding, "other_bytes");
@@ -194,7 +203,8 @@ fn rules_that_are_used_up_are_begun_anew() {
         stopped(&copy("rules.c", number, dir.path(), change))
     };
     let others = (3..8).map(copy).collect();
-    let (unwinding, stderr) = one_after_another(&first, others, &["inner", "calls", "main"], &[]);
+    let (unwinding, stderr) =
+        end(one_after_another(&first, others, &["inner", "calls", "main"], &[]));
     assert_eq!(number(&unwinding, "started_over"), 1, "{unwinding}");
     let rules = number(&unwinding, "rules");
     assert!((4000..number(&unwinding, "most_rules")).contains(&rules), "{unwinding}");
