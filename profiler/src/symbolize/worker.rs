@@ -44,6 +44,8 @@ const CACHED_FRAMES: usize = 100_000;
 /// [`FIND_SHARE`] of the time.
 const FIND_MIN: Duration = Duration::from_millis(100);
 const FIND_SHARE: u32 = 20;
+/// What happened so long ago was told to the kernel, if it ever will be.
+const TOLD_WITHIN_NS: u64 = 1_000_000_000;
 /// Processes of which we remember when that was.
 const FOUND_LATELY: usize = 4096;
 
@@ -274,11 +276,9 @@ impl Thread {
         {
             process.space = before;
         }
-        // A record may have been lost, and with what `/proc` tells the copy can be walked. Or of all that was
-        // ever mapped there is too much for the kernel, of what still is there may be not.
-        let is_beyond =
-            || raw.user_end == UserEnd::NotMapped && process.space.mappings().len() > MOST_MAPPINGS;
-        if (raw.copy.is_some() && !is_in(&process.space)) || is_beyond() {
+        // A record may have been lost, and with what `/proc` tells the copy can be walked.
+        let is_untold = raw.copy.is_some() && !is_in(&process.space);
+        if is_untold || is_unknown_to_kernel(raw, &process.space) {
             process = self.find(raw).unwrap_or(process);
         }
         Some(process)
@@ -343,6 +343,13 @@ impl Thread {
         }
         self.stacks.entry(space).or_default().insert(addresses.as_bytes().into(), Rc::clone(stack));
     }
+}
+
+/// Whether the kernel has not been told for long what is known here: it was forgotten there for others that
+/// have begun since, or is more than there is room for, of which most may have been unmapped.
+fn is_unknown_to_kernel(raw: &RawSample<'_>, space: &Space) -> bool {
+    let is_old = raw.time_ns.saturating_sub(space.changed_ns()) > TOLD_WITHIN_NS;
+    raw.user_end == UserEnd::NotMapped && (is_old || space.mappings().len() > MOST_MAPPINGS)
 }
 
 /// Processes read from `/proc`, not too often.

@@ -256,3 +256,19 @@ fn what_is_still_mapped_has_room_when_more_was_unmapped() {
     let program = Program::ready("remaps.c", &[]);
     wait_for_whole(&mut run, &program, &CHAIN);
 }
+
+/// Beyond the limit the kernel's list forgets those that began first, also of those that are sampled.
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_process_that_is_sampled_comes_back_when_others_took_its_room() {
+    if !has_tables() {
+        return;
+    }
+    let program = Program::ready("nofp.c", &[]);
+    let mut run = Run::start(&["-f", "json", "-F", "997", "--max-processes", "8"]);
+    wait_for_whole(&mut run, &program, &CHAIN);
+    let _others: Vec<Program> = (0..16).map(|_| stopped(&fixture("nofp.c"))).collect();
+    let pid = program.0.id();
+    run.sample(|it| it["pid"] == pid && !is_by_tables(it));
+    wait_for_whole(&mut run, &program, &CHAIN);
+}
