@@ -72,9 +72,15 @@ extern "C" fn copy_stack() -> u32 {
             return REGISTERS_BYTES as u32;
         }
         if COPY_BELOW > 0 {
-            // What can't be read was never used. The helper then leaves zeros.
+            // The page below may never have been used. The helper then leaves zeros.
             let from = at.wrapping_sub(COPY_BELOW as u64) as *const c_void;
-            bpf_probe_read_user(below.cast(), COPY_BELOW as u32, from);
+            if bpf_probe_read_user(below.cast(), COPY_BELOW as u32, from) != 0 {
+                let in_page = at as usize & COPY_BELOW.wrapping_sub(1);
+                // LLVM must not subtract from the pointer first: the verifier would see it leave the map.
+                let to = below.add(black_box(COPY_BELOW - in_page));
+                let from = at.wrapping_sub(in_page as u64) as *const c_void;
+                bpf_probe_read_user(to.cast(), in_page as u32, from);
+            }
         }
         for _ in 0..PAGES {
             let next = at.wrapping_add(bytes) as *const c_void;

@@ -56,15 +56,19 @@ const WINDOW_BYTES: u64 = WINDOW_WORDS as u64 * 8;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Rules kept by address: as many as a per-CPU value, which has 32 KiB at most, can hold.
 const CACHED: usize = 2048;
-/// One of so many walks does without what is kept, so that the agent learns which tables are in use.
-const UNCACHED: u32 = 128;
+/// What is kept is looked up again when about a second has passed, so that the agent learns which tables are
+/// in use: as a power of two, nanoseconds.
+const SECOND_BITS: u32 = 30;
+/// Addresses of user space have fewer bits; above goes the second.
+const PC_BITS: u32 = 58;
 
 type Cache = [Cached; CACHED];
 
 /// Which rule holds at an address of a process.
 #[repr(C)]
 struct Cached {
-    pc: u64,
+    /// The address, and the second in which it was looked up.
+    key: u64,
     /// Zero in one that is not in use.
     generation: u32,
     rule: Quick,
@@ -84,8 +88,9 @@ pub(crate) struct Walk {
     is_guess: u32,
     /// What the agent has not told, where frames may be missing for that: a [`UserEnd`], or 0.
     pub(crate) lacks: u32,
-    /// How many walks this CPU has done.
-    count: u32,
+    reserved: u32,
+    /// The second of the walk, in the upper bits.
+    second: u64,
     space: Space,
     /// How it has ended.
     end: u32,
@@ -127,7 +132,8 @@ pub(crate) fn walk(
     state.is_sampled = 1;
     state.window.bytes = 0;
     state.space = Space::default();
-    state.count = state.count.wrapping_add(1);
+    // The time of the last sample on this CPU is near enough.
+    state.second = (scratch.header.time_ns >> SECOND_BITS) << PC_BITS;
     if by_tables {
         // SAFETY: the agent replaces a value whole, and the kernel keeps the old one until no program
         // uses it any more, or uses it again for the same process: then this walk finds nothing.
@@ -266,13 +272,13 @@ fn rule_at(walk: &Walk, frame: &Registers, cache: &mut Cache) -> Result<Quick, U
     // The upper bits of a product depend on all bits of its factors.
     let hash = (pc ^ u64::from(generation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let cached = cache.get_mut(hash as usize & (CACHED - 1)).ok_or(UserEnd::NotMapped)?;
-    let is_kept = cached.pc == pc && cached.generation == generation && generation != 0;
-    if is_kept && walk.count % UNCACHED != 0 {
+    let key = pc ^ walk.second;
+    if cached.key == key && cached.generation == generation && generation != 0 {
         return Ok(cached.rule);
     }
     let number = look_up(&walk.space, pc)?;
     let rule = Quick::of::<Native>(number, RULE.get(number).ok_or(UserEnd::Unsupported)?);
-    *cached = Cached { pc, generation, rule };
+    *cached = Cached { key, generation, rule };
     Ok(rule)
 }
 

@@ -81,7 +81,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     let Program { program, samples, counters, unwind, log, ebpf } = Program::load(config)?;
     let loader = unwind.zip(config.walk_memory);
     let loader = loader
-        .map(|(maps, memory)| Loader::start(maps, config.max_processes, memory))
+        .map(|(maps, memory)| Loader::start(maps, config.max_processes, memory).map(Arc::new))
         .transpose()?;
     for notice in config.notices.iter().chain(&set.notices).chain(&sideband.notices) {
         stderr::say(notice);
@@ -101,7 +101,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         receiver,
         delivered: Arc::clone(&delivered),
         behind: Arc::clone(&behind),
-        loader: loader.clone(),
+        loader: loader.as_ref().map(Arc::downgrade),
     });
 
     let ring = SampleRing::register(samples)
@@ -174,7 +174,7 @@ struct Sampling<'a> {
     sideband_filled: Wakeup,
     tracker: Tracker,
     /// Who puts what the walk of user stacks needs into the kernel.
-    loader: Option<Loader>,
+    loader: Option<Arc<Loader>>,
     /// What the tracker was asked and has not told yet, as when a file system does not answer.
     unanswered: Vec<Answer>,
     /// What was read and is not told yet.
@@ -343,7 +343,7 @@ impl Sampling<'_> {
         let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
         let sideband_lost = self.sideband.lost() + self.untold;
         let sideband_malformed = self.sideband.malformed();
-        let unwinding = self.loader.as_ref().and_then(Loader::account);
+        let unwinding = self.loader.as_ref().and_then(|loader| loader.account());
         let kernel = KernelSide {
             event,
             rate,

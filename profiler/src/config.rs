@@ -219,7 +219,6 @@ impl Config {
     }
 }
 
-/// Whether the id is that of a process, not of one of its other threads.
 /// The process with a thread of this id.
 fn process_of(tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_not_a_process() {
+    fn threads_tell_their_process() {
         assert_eq!(process_of(std::process::id()), Some(std::process::id()));
         // SAFETY: no preconditions.
         let thread = u32::try_from(unsafe { libc::gettid() }).unwrap();

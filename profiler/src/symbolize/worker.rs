@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     rc::Rc,
-    sync::{Arc, mpsc},
+    sync::{Arc, Weak, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -32,7 +32,7 @@ use crate::{
     queue::{Message, Receiver},
     sample::{self, Addresses, RawSample},
     unwind::{
-        loader::{Loader, MOST_MAPPINGS},
+        loader::Loader,
         walker::{Walked, Walker},
     },
 };
@@ -76,7 +76,7 @@ pub struct Work {
     /// Counts those for which there was no room on the way.
     pub behind: Arc<PerCpuCount>,
     /// Who has to know what was found of a process.
-    pub loader: Option<Loader>,
+    pub loader: Option<Weak<Loader>>,
 }
 
 impl Worker {
@@ -109,6 +109,7 @@ impl Worker {
                 symbolizer,
                 processes: Processes::new(config.max_processes),
                 loader,
+                missed: FxHashMap::default(),
                 finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
                 stacks: FxHashMap::default(),
                 cached_frames: 0,
@@ -148,8 +149,11 @@ struct Thread {
     walker: Option<Walker>,
     symbolizer: Symbolizer,
     processes: Processes,
-    loader: Option<Loader>,
+    /// It ends when sampling does.
+    loader: Option<Weak<Loader>>,
     finding: Finding,
+    /// When walks have begun to miss mappings of a process, or when it was last looked for.
+    missed: FxHashMap<u32, u64>,
     stacks: Stacks,
     cached_frames: usize,
     empty: Rc<Stack>,
@@ -278,7 +282,7 @@ impl Thread {
         }
         // A record may have been lost, and with what `/proc` tells the copy can be walked.
         let is_untold = raw.copy.is_some() && !is_in(&process.space);
-        if is_untold || is_unknown_to_kernel(raw, &process.space) {
+        if is_untold || self.is_untold_to_kernel(raw) {
             process = self.find(raw).unwrap_or(process);
         }
         Some(process)
@@ -326,11 +330,29 @@ impl Thread {
         (space, Rc::new(stack))
     }
 
+    /// Whether walks in the kernel have missed mappings of the process for long. They were forgotten there for
+    /// others that have begun since, or are more than there is room for, of which most may have been unmapped.
+    fn is_untold_to_kernel(&mut self, raw: &RawSample<'_>) -> bool {
+        if raw.user_end != UserEnd::NotMapped {
+            return false;
+        }
+        if self.missed.len() >= FOUND_LATELY {
+            self.missed.clear();
+        }
+        let since_ns = self.missed.entry(raw.tgid).or_insert(raw.time_ns);
+        let is_long = raw.time_ns.saturating_sub(*since_ns) > TOLD_WITHIN_NS;
+        if is_long {
+            *since_ns = raw.time_ns;
+        }
+        is_long
+    }
+
     /// Reads from `/proc` what no record has told.
     fn find(&mut self, raw: &RawSample<'_>) -> Option<Process> {
         let found = self.finding.find(raw.tgid)?;
-        // If it can't be told now, it will be found again.
-        let _ = self.loader.as_ref().is_some_and(|loader| loader.tell(vec![found.clone()]));
+        // What it misses of that is found again.
+        let loader = self.loader.as_ref().and_then(Weak::upgrade);
+        let _ = loader.is_some_and(|loader| loader.tell(vec![found.clone()]));
         self.processes.apply(found);
         self.processes.at(raw.tgid, raw.time_ns)
     }
@@ -343,13 +365,6 @@ impl Thread {
         }
         self.stacks.entry(space).or_default().insert(addresses.as_bytes().into(), Rc::clone(stack));
     }
-}
-
-/// Whether the kernel has not been told for long what is known here: it was forgotten there for others that
-/// have begun since, or is more than there is room for, of which most may have been unmapped.
-fn is_unknown_to_kernel(raw: &RawSample<'_>, space: &Space) -> bool {
-    let is_old = raw.time_ns.saturating_sub(space.changed_ns()) > TOLD_WITHIN_NS;
-    raw.user_end == UserEnd::NotMapped && (is_old || space.mappings().len() > MOST_MAPPINGS)
 }
 
 /// Processes read from `/proc`, not too often.

@@ -5,7 +5,7 @@
 
 use std::{
     rc::Rc,
-    sync::{Arc, mpsc},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -52,10 +52,10 @@ const MOST_REFUSED: usize = 16;
 const QUEUE: usize = 1024;
 
 /// Mappings of a process that the kernel has room for: those at the lowest addresses.
-pub const MOST_MAPPINGS: usize = (SPACE_BLOCKS * BLOCK_MAPPINGS) as usize;
+const MOST_MAPPINGS: usize = (SPACE_BLOCKS * BLOCK_MAPPINGS) as usize;
 
 /// The sending end.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Loader(mpsc::SyncSender<Message>);
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ enum Message {
 }
 
 impl Loader {
-    /// Starts the thread, which ends when all senders are gone. It remembers so many processes, and has
+    /// Starts the thread, which ends when the sender is gone. It remembers so many processes, and has
     /// so much of the kernel's memory for their mappings and tables.
     pub fn start(maps: UnwindMaps, processes: usize, memory: WalkMemory) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
@@ -127,8 +127,8 @@ struct Written {
     processes: usize,
     /// The table of each mapping that has one.
     tables: Vec<u32>,
-    /// Whether a file could not be opened yet.
-    lacks_file: bool,
+    /// What its files were.
+    files: Files,
 }
 
 struct Thread {
@@ -244,7 +244,7 @@ impl Thread {
         let mapped = space.mappings().iter().take(MOST_MAPPINGS);
         let count = u32::try_from(mapped.len().div_ceil(BLOCK_MAPPINGS as usize)).ok()?;
         let first_block = self.free.take(count)?;
-        let lacks_file = space.mappings().iter().any(lacks_file);
+        let files = Files::of(space);
         let mappings: Vec<space::Mapping> = mapped.map(|it| self.mapping(it)).collect();
         let tables = mappings.iter().map(|it| it.table).filter(|&it| it < TABLES);
         let tables = tables.collect();
@@ -259,7 +259,7 @@ impl Thread {
         }
         let generation = self.next_generation();
         let space = space::Space { generation, first_block, blocks: count, reserved: 0 };
-        Some(Written { space, processes: 0, tables, lacks_file })
+        Some(Written { space, processes: 0, tables, files })
     }
 
     /// A number that no space has. They last for weeks; then those of spaces that still are there must not
@@ -283,9 +283,6 @@ impl Thread {
             Backing::File(file) => (file.key().map(Key::File), Some(file), mapping.file_offset),
             Backing::Anonymous => (None, None, 0),
         };
-        let may_come = |file: &Arc<MappedFile>| {
-            matches!(file.missing(), Missing::Unanswered | Missing::TooMany)
-        };
         let table = match key {
             Some(key) => self.places.take(key, file, &mut self.maps),
             // Not code that is made at run time, which keeps frame pointers.
@@ -300,17 +297,17 @@ impl Thread {
         }
     }
 
-    /// Writes those again of which a file has been opened meanwhile.
+    /// Writes those again of which a file has been opened meanwhile, or will not be.
     fn look_for_files(&mut self) {
         let lacking: Vec<(u32, SpaceId)> = self
             .of_process
             .iter()
-            .filter(|(_, id)| self.spaces.get(id).is_some_and(|written| written.lacks_file))
+            .filter(|(_, id)| self.spaces.get(id).is_some_and(|written| written.files.lacking > 0))
             .map(|(tgid, id)| (*tgid, *id))
             .collect();
         let now = lacking.into_iter().filter_map(|(tgid, id)| {
             let space = self.processes.now(tgid).filter(|space| space.id() == id)?;
-            (!space.mappings().iter().any(lacks_file)).then_some((tgid, space))
+            (self.spaces.get(&id)?.files != Files::of(&space)).then_some((tgid, space))
         });
         let now: Vec<_> = now.collect();
         // All that share one, before any is written: what is left of it would be taken again.
@@ -397,6 +394,28 @@ impl Thread {
     }
 }
 
-fn lacks_file(mapping: &Mapped) -> bool {
-    matches!(&mapping.backing, Backing::File(file) if file.key().is_none())
+/// How many files of a space are open or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Files {
+    lacking: usize,
+    /// Of those that are lacking, how many are still being opened.
+    to_come: usize,
+}
+
+impl Files {
+    fn of(space: &Space) -> Self {
+        let files = space.mappings().iter().filter_map(|mapping| match &mapping.backing {
+            Backing::File(file) if file.key().is_none() => Some(file),
+            _ => None,
+        });
+        files.fold(Self::default(), |sum, file| Self {
+            lacking: sum.lacking + 1,
+            to_come: sum.to_come + usize::from(may_come(file)),
+        })
+    }
+}
+
+/// Whether a file that is not open may be soon.
+fn may_come(file: &MappedFile) -> bool {
+    file.missing() == Missing::Unanswered
 }

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::{
     NoTable, Table,
     builder::{Builder, Built, Code},
-    room::{Candidate, IN_USE, to_take_out},
+    room::{Candidate, to_take_out},
 };
 use crate::{
     bpf::{
@@ -73,13 +73,6 @@ enum Failure {
     NoRoom(u64),
 }
 
-impl Place {
-    /// Whether it is mapped somewhere, and a walk has looked for it lately.
-    fn is_wanted(&self) -> bool {
-        self.users > 0 && self.used.elapsed() < IN_USE
-    }
-}
-
 impl Failure {
     fn why(self) -> &'static str {
         match self {
@@ -136,7 +129,6 @@ impl Places {
                     continue;
                 }
                 State::Nothing(why) => why.to_string(),
-                State::Failed(_, Failure::NoRoom(_)) if !place.is_wanted() => continue,
                 State::Failed(_, failure) => failure.why().to_owned(),
             };
             *without_table.entry(why).or_insert(0) += 1;
