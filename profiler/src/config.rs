@@ -274,7 +274,7 @@ fn resolve_rate(
     let max = max_rate.and_then(|rate| u64::try_from(rate).ok()).filter(|&rate| rate > 0);
     match max {
         Some(max) if hz > max => {
-            // Of any number it takes, none comes near a million on any machine.
+            // The kernel takes no larger number.
             let raise = match i32::try_from(hz) {
                 Ok(hz) => {
                     format!(". To raise it: sudo sysctl kernel.perf_event_max_sample_rate={hz}")
