@@ -4,7 +4,6 @@
 use std::{
     fs,
     os::unix::fs::FileExt as _,
-    panic::{self, AssertUnwindSafe},
     sync::{Arc, mpsc},
     thread,
     time::Instant,
@@ -159,13 +158,10 @@ impl Maker {
     fn make(&mut self, ticket: Ticket, code: &Code) -> Built {
         let start = Instant::now();
         let rules = &mut self.rules;
-        let make = || match code {
+        let table = match code {
             Code::Vdso => Some(Table::of_vdso(&vdso(), rules)),
             Code::File(file) => file.unchanged().ok().map(|file| Table::of_file(file, rules)),
         };
-        // What the reader does not expect must cost this table, not all of them. Rules only come to the others.
-        let table = panic::catch_unwind(AssertUnwindSafe(make));
-        let table = table.unwrap_or(Some(Err(NoTable::Unreadable)));
         let bytes = table.as_ref().map(|it| it.as_ref().map(|it| size_of_val(it.chunks())));
         tracing::debug!("unwind table {ticket:?}: {bytes:?} bytes in {:?}", start.elapsed());
         let is_short = |table: &Table| table.facts().packed.beyond_rules > 0;

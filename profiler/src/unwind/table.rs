@@ -3,7 +3,11 @@
 #[cfg(test)]
 mod hostile;
 
-use std::{fs::File, ops::Range};
+use std::{
+    fs::File,
+    ops::Range,
+    panic::{self, AssertUnwindSafe},
+};
 
 use gimli::Vendor;
 use object::read::ReadRef;
@@ -62,7 +66,7 @@ impl Table {
     /// The table of a file for the machine that we run on. Its rules are added to `rules`, also if
     /// there is an error.
     pub fn of_file(file: &File, rules: &mut Rules) -> Result<Self, NoTable> {
-        Self::of_any_file(file, Some(Machine::NATIVE), rules)
+        guarded(|| Self::of_any_file(file, Some(Machine::NATIVE), rules))
     }
 
     /// The same, for a given machine or any that we know.
@@ -77,7 +81,7 @@ impl Table {
 
     /// The table of the vDSO, an ELF file in our own memory: offsets are from its start.
     pub fn of_vdso(bytes: &[u8], rules: &mut Rules) -> Result<Self, NoTable> {
-        Self::of_any_vdso(bytes, Machine::NATIVE, rules)
+        guarded(|| Self::of_any_vdso(bytes, Machine::NATIVE, rules))
     }
 
     /// The same, for a given machine.
@@ -223,6 +227,12 @@ impl Placed {
         let bytes = u32::try_from(offsets.end - offsets.start).unwrap_or(u32::MAX);
         Self { offset: offsets.start, entry: 0, bytes }
     }
+}
+
+/// What the reader does not expect must cost this table, not the run. Rules that it has added stay: they are
+/// whole, and others do not refer to them.
+fn guarded(make: impl FnOnce() -> Result<Table, NoTable>) -> Result<Table, NoTable> {
+    panic::catch_unwind(AssertUnwindSafe(make)).unwrap_or(Err(NoTable::Unreadable))
 }
 
 fn build(

@@ -7,11 +7,7 @@ mod any_stack;
 #[cfg(test)]
 mod own_stack;
 
-use std::{
-    panic::{self, AssertUnwindSafe},
-    rc::Rc,
-    time::Instant,
-};
+use std::{rc::Rc, time::Instant};
 
 use profiler_common::{
     sample::{COPY_BELOW, INTERRUPTED, UserEnd},
@@ -178,9 +174,7 @@ impl Walker {
         let table = match &mapping.backing {
             Backing::File(file) => {
                 let file = file.unchanged().map_err(|_| UserEnd::NotLoaded)?;
-                // What the reader does not expect must cost this table, not the run.
-                let made = AssertUnwindSafe(|| Table::of_file(file, &mut rules).ok());
-                panic::catch_unwind(made).unwrap_or_default()
+                Table::of_file(file, &mut rules).ok()
             }
             Backing::Vdso => Table::of_vdso(&builder::vdso(), &mut rules).ok(),
             Backing::Anonymous => None,
