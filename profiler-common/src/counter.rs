@@ -1,6 +1,6 @@
-//! The per-CPU counters: each sample that the kernel takes ends in one of them or in the ring.
+//! The counters of each source and CPU: each sample that the kernel takes ends in one of them or in the ring.
 
-/// One counter of the eBPF program, by its index in a CPU's [`Counters`].
+/// One counter of the eBPF program, by its index in [`Counters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
@@ -12,18 +12,26 @@ pub enum Counter {
     /// The largest of these periods: where the kernel adapts the period to a frequency, the count
     /// that no sample stands for yet is less than about this.
     PeriodMax,
+    /// Nanoseconds that the program took for samples that were not skipped.
+    RunNs,
     /// Written to the ring.
     Written,
     /// Skipped: the idle task (pid 0).
     FilteredIdle,
+    /// The idle task was hit, and kept.
+    Idle,
     /// Skipped: not one of the processes asked for.
     FilteredPid,
+    /// Skipped: the profiler itself.
+    FilteredSelf,
+    /// Skipped: user code, where only what hits the kernel was asked for.
+    FilteredUserMode,
     /// Lost: the ring had no room.
     RingFull,
     /// Lost: the ring had room, but its lock was taken. In NMI context the kernel does not wait for
     /// it: <https://github.com/torvalds/linux/blob/v6.1/kernel/bpf/ringbuf.c#L406-L412>.
     RingContended,
-    /// Lost: another run of the program on this CPU was using the scratch.
+    /// Lost: another run of the source's program on this CPU was using the scratch.
     ScratchBusy,
     /// Delivered without any stack, though both halves were asked for and one of them must be there:
     /// the helper failed.
@@ -35,5 +43,5 @@ impl Counter {
     pub const COUNT: usize = Self::StackFailed as usize + 1;
 }
 
-/// The counters of one CPU, indexed by [`Counter`].
+/// The counters of one source on one CPU, indexed by [`Counter`].
 pub type Counters = [u64; Counter::COUNT];

@@ -118,8 +118,8 @@ pub struct SampleHeader {
     pub comm: [u8; COMM_LEN],
     /// A [`UserEnd`].
     pub user_end: u8,
-    /// Which of the run's events fired, by its position.
-    pub event: u8,
+    /// The slot of the source that fired: below [`MAX_SOURCES`](crate::settings::MAX_SOURCES).
+    pub source: u8,
     /// Bytes of the copy of the stack behind the addresses; 0 where there is none.
     pub copy_bytes: u16,
     /// Zero.

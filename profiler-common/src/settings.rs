@@ -3,10 +3,17 @@
 //! Each setting is a read-only global of the program, patched by name in the object. The verifier
 //! sees constants and drops the branches that a run does not need.
 
+/// Sources of samples that a run can have. Each has a slot, a number below this, by which the program has
+/// settings, scratch, cache and counters for it.
+pub const MAX_SOURCES: usize = SLOTS as usize;
+const SLOTS: u32 = 4;
+
 /// Names of the globals, as they stand in the object's symbol table.
 pub mod global {
-    /// `u32`: bits of [`super::flag`].
+    /// `[u32; MAX_SOURCES]`: bits of [`super::flag`], by slot.
     pub const FLAGS: &str = "FLAGS";
+    /// `u32`: bits of [`super::walk`].
+    pub const WALK: &str = "WALK";
     /// `u32`: how many frames each half of a stack may have, at most
     /// [`MAX_FRAMES`](crate::sample::MAX_FRAMES).
     pub const FRAME_LIMIT: &str = "FRAME_LIMIT";
@@ -21,7 +28,47 @@ pub mod global {
     pub const WAKE_BYTES: &str = "WAKE_BYTES";
 }
 
-/// Bits of the `FLAGS` global.
+/// Processes that the profiler may consist of: entries of the `OWN` map.
+pub const MAX_OWN: u32 = 16;
+
+/// Where the `PERIODS` map has the period of a source on a CPU.
+#[inline]
+#[must_use]
+pub const fn period_index(cpu: u32, slot: u32) -> u32 {
+    cpu.wrapping_mul(SLOTS).wrapping_add(slot)
+}
+
+/// The programs that a source can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// Leaves the user stack to the kernel.
+    Sample,
+    /// Walks it.
+    SampleWalk,
+}
+
+impl Program {
+    /// Its names, by slot.
+    #[must_use]
+    pub const fn names(self) -> [&'static str; MAX_SOURCES] {
+        match self {
+            Self::Sample => ["sample_0", "sample_1", "sample_2", "sample_3"],
+            Self::SampleWalk => {
+                ["sample_walk_0", "sample_walk_1", "sample_walk_2", "sample_walk_3"]
+            }
+        }
+    }
+}
+
+/// Bits of the `WALK` global: how user stacks are walked, of all sources.
+pub mod walk {
+    /// By unwind information, not by frame pointers.
+    pub const TABLES: u32 = 1 << 0;
+    /// And by frame pointers where there is no unwind information.
+    pub const OR_FRAME_POINTERS: u32 = 1 << 1;
+}
+
+/// Bits of the `FLAGS` global: what a source's samples have.
 pub mod flag {
     /// Keep samples of the idle task.
     pub const IDLE: u32 = 1 << 0;
@@ -31,8 +78,10 @@ pub mod flag {
     pub const USER_STACK: u32 = 1 << 2;
     /// Keep only the processes in the `PIDS` map.
     pub const ONLY_PIDS: u32 = 1 << 3;
-    /// Walk the user stack by unwind information, not by frame pointers.
-    pub const TABLES: u32 = 1 << 4;
-    /// And by frame pointers where there is no unwind information.
-    pub const OR_FRAME_POINTERS: u32 = 1 << 5;
+    /// Skip the processes in the `OWN` map.
+    pub const EXCLUDE_OWN: u32 = 1 << 4;
+    /// Skip what hits user code.
+    pub const KERNEL_ONLY: u32 = 1 << 5;
+    /// The agent may move the periods: they stand in the `PERIODS` map.
+    pub const MOVED: u32 = 1 << 6;
 }

@@ -9,7 +9,7 @@ use profiler_common::{
     unwind::{Native, step::Arch as _},
 };
 
-use crate::{FRAMES, SCRATCH, Scratch, WAKE_BYTES, unread, walk::PAGE_BYTES};
+use crate::{FRAMES, RING_BYTES, SCRATCH, Scratch, unread, walk::PAGE_BYTES};
 
 /// Whole pages that are copied, above what is left of the first: two, since a frame with a path in it takes
 /// one, and there are others above.
@@ -17,15 +17,16 @@ const PAGES: u32 = 2;
 
 /// Copies the stack behind the record's addresses if the walk was not told enough; gives its bytes.
 ///
-/// Not where that would leave much unread: copies are large, and must not cost a sample.
+/// Not where that would leave half of the ring unread: copies are large, and must not cost a sample. The reader
+/// is woken well before that.
 #[inline(always)]
-pub(crate) fn copy(scratch: &mut Scratch) -> u64 {
-    if scratch.walk.lacks == 0 || unread() + COPY_BYTES as u64 > WAKE_BYTES.load() {
+pub(crate) fn copy<const SLOT: u32>(scratch: &mut Scratch) -> u64 {
+    if scratch.walk.lacks == 0 || unread() + COPY_BYTES as u64 > RING_BYTES.load() / 2 {
         return 0;
     }
     // The call finds the scratch in its map, as those of the walk do.
     black_box(&raw mut *scratch);
-    let bytes = black_box(u64::from(copy_stack()));
+    let bytes = black_box(u64::from(copy_stack(black_box(SLOT))));
     // LLVM must not merge the comparison into one of a sum: the verifier would not see the bound.
     black_box(if bytes <= COPY_BYTES as u64 { bytes } else { 0 })
 }
@@ -36,10 +37,10 @@ pub(crate) fn copy(scratch: &mut Scratch) -> u64 {
 /// With external linkage, so that the verifier takes it by itself, as the walk's steps.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn copy_stack() -> u32 {
+extern "C" fn copy_stack(slot: u32) -> u32 {
     const REGISTERS_BYTES: usize = COPY_REGISTERS * 8;
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
-    // SAFETY: it points to this CPU's value, which `take` keeps for this run of the program.
+    let Some(scratch) = SCRATCH.get_ptr_mut(slot) else { return 0 };
+    // SAFETY: it points to this CPU's value of the slot, which `take` keeps for this run of the program.
     let used = black_box(unsafe { (*scratch).walk.next });
     if used > FRAMES as u32 {
         return 0;

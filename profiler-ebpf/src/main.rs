@@ -3,10 +3,15 @@
 //! It runs in the overflow handler of a perf event, often in NMI context, so it does little: it
 //! fills a record in per-CPU scratch, copies exactly the bytes in use into the ring, and counts what
 //! it could not do. What a sample is, and what the counters mean, stands in `profiler-common`.
+//!
+//! Each source of samples has a slot, and each slot programs of its own: the same code with another constant,
+//! so that the verifier knows the slot's settings. Scratch, cache and counters are there for each slot, since the
+//! program of one source may interrupt that of another.
 #![no_std]
 #![no_main]
 
 mod copy;
+mod kernel_name;
 mod registers;
 mod walk;
 
@@ -26,21 +31,23 @@ use aya_ebpf::{
         },
     },
     macros::{map, perf_event},
-    maps::{HashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
     programs::PerfEventContext,
 };
 use aya_log_ebpf::{info, warn};
 use profiler_common::{
     counter::{Counter, Counters},
     sample::{COMM_LEN, COPY_BYTES, MAX_FRAMES, SampleHeader, UserEnd},
-    settings::flag,
+    settings::{MAX_OWN, MAX_SOURCES, flag, period_index, walk as by},
 };
 
 use crate::{registers::User, walk::Walk};
 
 // Settings, patched by the agent before it loads the object: see `profiler_common::settings`.
 #[unsafe(no_mangle)]
-static FLAGS: Global<u32> = Global::new(0);
+static FLAGS: Global<[u32; MAX_SOURCES]> = Global::new([0; MAX_SOURCES]);
+#[unsafe(no_mangle)]
+static WALK: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static FRAME_LIMIT: Global<u32> = Global::new(127);
 #[unsafe(no_mangle)]
@@ -52,21 +59,31 @@ static RING_BYTES: Global<u64> = Global::new(4096);
 #[unsafe(no_mangle)]
 static WAKE_BYTES: Global<u64> = Global::new(1024);
 
-// The agent sets the sizes of SAMPLES and PIDS.
+// The agent sets the sizes of SAMPLES, PIDS and PERIODS, and has as many counters and scratches as there are
+// sources.
 #[map]
 static SAMPLES: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 static PIDS: HashMap<u32, u8> = HashMap::with_max_entries(1, 0);
+/// The profiler's own processes.
+#[map]
+static OWN: HashMap<u32, u8> = HashMap::with_max_entries(MAX_OWN, 0);
+/// The period of each source on each CPU, in ns, where the agent moves it; else 0. The kernel goes on to tell
+/// the first one.
+#[map]
+static PERIODS: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
 
-/// Where a CPU builds its record: it is too large for the program's 512 bytes of stack.
+/// Where a CPU builds a source's record: it is too large for the program's 512 bytes of stack.
 #[repr(C)]
 struct Scratch {
     /// When this CPU last woke the reader.
     woken_ns: u64,
+    /// When the event last fired, where its period is moved.
+    fired_ns: u64,
     /// Not zero while a run of the program uses this scratch.
     busy: u64,
     walk: Walk,
@@ -90,30 +107,44 @@ const RING_HEADER_BYTES: u64 = 8;
 /// is a self-interrupt that costs more than the rest of a sample.
 const WAKE_INTERVAL_NS: u64 = 1_000_000;
 
-/// Runs when the event overflows. Returns 0, which tells the kernel to write no perf sample of its
-/// own. This one leaves the user stack to the kernel, which walks frame pointers.
-#[perf_event]
-fn sample(ctx: PerfEventContext) -> u32 {
-    take::<false>(&ctx)
-}
+/// The programs of each slot, in the order of `settings::Program`.
+macro_rules! programs {
+    ($($slot:literal: $sample:ident $sample_walk:ident,)*) => {
+        $(
+            /// Runs when the slot's event overflows. Returns 0, which tells the kernel to write no perf
+            /// sample of its own. This one leaves the user stack to the kernel, which walks frame pointers.
+            #[perf_event]
+            fn $sample(ctx: PerfEventContext) -> u32 {
+                take::<false, $slot>(&ctx)
+            }
 
-/// The same, for kernels that have what our own walk of the user stack needs.
-#[perf_event]
-fn sample_walking(ctx: PerfEventContext) -> u32 {
-    take::<true>(&ctx)
+            /// The same, for kernels that have what our own walk of the user stack needs.
+            #[perf_event]
+            fn $sample_walk(ctx: PerfEventContext) -> u32 {
+                take::<true, $slot>(&ctx)
+            }
+        )*
+        const _: () = assert!(MAX_SOURCES == [$($slot),*].len());
+    };
+}
+programs! {
+    0: sample_0 sample_walk_0,
+    1: sample_1 sample_walk_1,
+    2: sample_2 sample_walk_2,
+    3: sample_3 sample_walk_3,
 }
 
 #[inline(always)]
-fn take<const WALKS: bool>(ctx: &PerfEventContext) -> u32 {
-    let Some(counters) = COUNTERS.get_ptr_mut(0) else { return 0 };
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
+fn take<const WALKS: bool, const SLOT: u32>(ctx: &PerfEventContext) -> u32 {
+    let Some(counters) = COUNTERS.get_ptr_mut(SLOT) else { return 0 };
+    let Some(scratch) = SCRATCH.get_ptr_mut(SLOT) else { return 0 };
     // SAFETY: both point to this CPU's value of a per-CPU array, which stays where it is while the
-    // program runs. Another run of the program on this CPU can come in between only as an
+    // program runs. Another run of the slot's program on this CPU can come in between only as an
     // interrupt, and then `busy` keeps it away from the scratch; a counter it increments in between
     // can lose that increment, nothing else.
     let (counters, scratch) = unsafe { (&mut *counters, &mut *scratch) };
-    // SAFETY: the context of a perf event program is a `bpf_perf_event_data`.
-    let period = unsafe { (*ctx.ctx).sample_period };
+    let flags = flags::<SLOT>();
+    let period = stands_for::<SLOT>(ctx, scratch, flags);
     count(counters, Counter::Fired, 1);
     count(counters, Counter::PeriodSum, period);
     if let Some(max) = counters.get_mut(Counter::PeriodMax as usize)
@@ -124,14 +155,25 @@ fn take<const WALKS: bool>(ctx: &PerfEventContext) -> u32 {
 
     let id = bpf_get_current_pid_tgid();
     let (tgid, tid) = ((id >> 32) as u32, id as u32);
-    let flags = FLAGS.load();
-    if tid == IDLE && flags & flag::IDLE == 0 {
-        count(counters, Counter::FilteredIdle, 1);
-        return 0;
+    if tid == IDLE {
+        if flags & flag::IDLE == 0 {
+            count(counters, Counter::FilteredIdle, 1);
+            return 0;
+        }
+        count(counters, Counter::Idle, 1);
     }
     // SAFETY: the value is not used, so a concurrent update of it does not matter.
+    if flags & flag::EXCLUDE_OWN != 0 && unsafe { OWN.get(tgid) }.is_some() {
+        count(counters, Counter::FilteredSelf, 1);
+        return 0;
+    }
+    // SAFETY: as above.
     if flags & flag::ONLY_PIDS != 0 && unsafe { PIDS.get(tgid) }.is_none() {
         count(counters, Counter::FilteredPid, 1);
+        return 0;
+    }
+    if flags & flag::KERNEL_ONLY != 0 && registers::hit_user(ctx) {
+        count(counters, Counter::FilteredUserMode, 1);
         return 0;
     }
     if scratch.busy != 0 {
@@ -140,15 +182,53 @@ fn take<const WALKS: bool>(ctx: &PerfEventContext) -> u32 {
         return 0;
     }
     scratch.busy = 1;
-    let bytes = record::<WALKS>(ctx, counters, scratch, flags, tgid, tid, period);
+    // SAFETY: a helper without preconditions.
+    scratch.header.time_ns = unsafe { bpf_ktime_get_ns() };
+    let bytes = record::<WALKS, SLOT>(ctx, counters, scratch, flags, tgid, tid, period);
     send(ctx, counters, scratch, bytes);
+    // SAFETY: as above.
+    let took_ns = unsafe { bpf_ktime_get_ns() }.wrapping_sub(scratch.header.time_ns);
+    count(counters, Counter::RunNs, took_ns);
     scratch.busy = 0;
     0
 }
 
+/// The settings of a slot.
+#[inline(always)]
+fn flags<const SLOT: u32>() -> u32 {
+    let all = (&raw const FLAGS).cast::<u32>();
+    // SAFETY: there is a value for each slot. Volatile, since the agent patches it.
+    unsafe { all.add(SLOT as usize).read_volatile() }
+}
+
+/// How many units of the event the sample stands for: a period, or where the period is moved, what has
+/// passed since the last sample. What is far from a period is not taken for one: then samples were missed,
+/// or the event was late and comes soon again.
+#[inline(always)]
+fn stands_for<const SLOT: u32>(ctx: &PerfEventContext, scratch: &mut Scratch, flags: u32) -> u64 {
+    // SAFETY: the context of a perf event program is a `bpf_perf_event_data`.
+    let told = unsafe { (*ctx.ctx).sample_period };
+    if flags & flag::MOVED == 0 {
+        return told;
+    }
+    // SAFETY: a helper without preconditions.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let Some(period) = PERIODS.get_ptr(period_index(cpu, SLOT)) else { return told };
+    // SAFETY: it points to a value of the map. Volatile, since the agent writes it meanwhile.
+    let period = unsafe { period.read_volatile() };
+    if period == 0 {
+        return told;
+    }
+    // SAFETY: a helper without preconditions.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    let passed = now_ns.wrapping_sub(scratch.fired_ns);
+    scratch.fired_ns = now_ns;
+    if passed > period / 2 && passed < period + period / 2 { passed } else { period }
+}
+
 /// Fills the record and returns its size in bytes.
 #[inline(always)]
-fn record<const WALKS: bool>(
+fn record<const WALKS: bool, const SLOT: u32>(
     ctx: &PerfEventContext,
     counters: &mut Counters,
     scratch: &mut Scratch,
@@ -190,14 +270,14 @@ fn record<const WALKS: bool>(
                 };
             }
             User::Registers(registers) => {
-                let by_tables = flags & flag::TABLES != 0;
+                let by_tables = WALK.load() & by::TABLES != 0;
                 let first = (kernel_bytes / 8) as u32;
                 let (frames, end) =
-                    walk::walk(scratch, tgid, registers, first, limit / 8, by_tables);
+                    walk::walk::<SLOT>(scratch, tgid, registers, first, limit / 8, by_tables);
                 user_bytes = frames * 8;
                 user_end = end;
                 if by_tables {
-                    copy_bytes = copy::copy(scratch);
+                    copy_bytes = copy::copy::<SLOT>(scratch);
                 }
             }
         }
@@ -212,7 +292,6 @@ fn record<const WALKS: bool>(
     let header = &mut scratch.header;
     // SAFETY: helpers without preconditions.
     unsafe {
-        header.time_ns = bpf_ktime_get_ns();
         header.cgroup_id = bpf_get_current_cgroup_id();
         header.cpu = bpf_get_smp_processor_id();
     }
@@ -222,7 +301,7 @@ fn record<const WALKS: bool>(
     header.kernel_frames = (kernel_bytes / 8) as u16;
     header.user_frames = (user_bytes / 8) as u16;
     header.user_end = user_end as u8;
-    header.event = 0;
+    header.source = SLOT as u8;
     header.copy_bytes = copy_bytes as u16;
     header.reserved = [0; 4];
     // SAFETY: `comm` is `COMM_LEN` bytes long; the helper fills all of them.

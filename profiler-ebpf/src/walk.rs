@@ -15,7 +15,7 @@ use aya_ebpf::{
 };
 use profiler_common::{
     sample::{INTERRUPTED, MAX_FRAMES, UserEnd},
-    settings::flag,
+    settings::walk as by,
     unwind::{
         Native,
         quick::Quick,
@@ -26,7 +26,7 @@ use profiler_common::{
     },
 };
 
-use crate::{FLAGS, FRAME_LIMIT, FRAMES, SCRATCH, Scratch, registers};
+use crate::{FRAME_LIMIT, FRAMES, SCRATCH, Scratch, WALK, registers};
 
 /// What the agent knows of each process. It sets the size.
 #[map]
@@ -40,6 +40,7 @@ static RULE: Array<Rule> = Array::with_max_entries(RULES, 0);
 /// Which tables are looked for, there or not, by their positions.
 #[map]
 static WANTED: Array<[u8; TABLES as usize]> = Array::with_max_entries(1, 0);
+/// What a CPU has looked up last, for each slot: the agent has as many as there are sources.
 #[map]
 static CACHE: PerCpuArray<Cache> = PerCpuArray::with_max_entries(1, 0);
 /// The tables, each an array of chunks as long as it needs.
@@ -113,7 +114,7 @@ struct Window {
 /// Walks from these registers on, and writes addresses to the scratch's frames from `first` on; gives
 /// how many there are, and how it has ended.
 #[inline(always)]
-pub(crate) fn walk(
+pub(crate) fn walk<const SLOT: u32>(
     scratch: &mut Scratch,
     tgid: u32,
     registers: Registers,
@@ -144,9 +145,11 @@ pub(crate) fn walk(
     // The calls find the scratch in its map: it has to count as given away meanwhile. Nothing of it is
     // used here between, so that theirs is the only reference in use.
     let scratch = black_box(&raw mut *scratch);
+    // LLVM must not make copies of the function for each slot: the verifier would inline those.
+    let slot = black_box(SLOT);
     // One more than fit, since it is the next that finds no room.
     for _ in 0..=MAX_FRAMES / FRAMES_A_CALL {
-        if walk_frames() != 0 {
+        if walk_frames(slot) != 0 {
             break;
         }
     }
@@ -166,13 +169,13 @@ const FRAMES_A_CALL: u32 = 4;
 ///
 /// The verifier takes a function with external linkage by itself, once, as a program of its own, however
 /// often it is called (Linux 5.6): the whole walk inlined is more than it reads. So it gets nothing but
-/// what it finds in maps.
+/// what it finds in maps, by the slot.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn walk_frames() -> u32 {
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 1 };
-    let Some(cache) = CACHE.get_ptr_mut(0) else { return 1 };
-    // SAFETY: both point to this CPU's values, which `take` keeps for this run of the program.
+extern "C" fn walk_frames(slot: u32) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(slot) else { return 1 };
+    let Some(cache) = CACHE.get_ptr_mut(slot) else { return 1 };
+    // SAFETY: both point to this CPU's values of the slot, which `take` keeps for this run of the program.
     let (scratch, cache) = unsafe { (&mut *scratch, &mut *cache) };
     let mut frame = scratch.walk.frame;
     for _ in 0..FRAMES_A_CALL {
@@ -189,7 +192,7 @@ extern "C" fn walk_frames() -> u32 {
 /// Writes the address of the frame, and steps to its caller.
 #[inline(always)]
 fn up(scratch: &mut Scratch, cache: &mut Cache, frame: &mut Registers) -> Result<(), UserEnd> {
-    if FLAGS.load() & flag::TABLES == 0 {
+    if WALK.load() & by::TABLES == 0 {
         push(scratch, frame)?;
         // What there is beyond a single frame is not asked for, and nothing is to be read for it.
         if FRAME_LIMIT.load() == 1 {
@@ -218,7 +221,7 @@ fn up(scratch: &mut Scratch, cache: &mut Cache, frame: &mut Registers) -> Result
     };
     let rule = RULE.get(number).ok_or(UserEnd::Unsupported)?;
     let is_guess = rule.cfa == Cfa::UNKNOWN;
-    if is_guess && FLAGS.load() & flag::OR_FRAME_POINTERS == 0 {
+    if is_guess && WALK.load() & by::OR_FRAME_POINTERS == 0 {
         return Err(UserEnd::NoUnwindInfo);
     }
     // Where what is mapped is not known, as of a process that has just begun, a guess can't be checked.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler::perf::cpus::CpuList;
+use profiler_profile::cpus::CpuList;
 use serde::Serialize;
 
 #[path = "sampling/agent.rs"]
@@ -22,6 +22,8 @@ mod bpf;
 mod brief;
 #[path = "sampling/cost.rs"]
 mod cost;
+#[path = "sampling/crowd.rs"]
+mod crowd;
 #[path = "sampling/fixed_record.rs"]
 mod fixed_record;
 #[path = "../tests/kernel/interrupts.rs"]
@@ -36,6 +38,8 @@ mod losses;
 mod machine;
 #[path = "sampling/names.rs"]
 mod names;
+#[path = "sampling/overload.rs"]
+mod overload;
 #[path = "sampling/perf.rs"]
 mod perf;
 #[path = "sampling/profile_bee.rs"]
@@ -48,6 +52,10 @@ mod samples;
 mod short;
 #[path = "sampling/slowdown.rs"]
 mod slowdown;
+#[path = "sampling/soak.rs"]
+mod soak;
+#[path = "sampling/start.rs"]
+mod start;
 #[path = "sampling/tables.rs"]
 mod tables;
 #[path = "sampling/whole.rs"]
@@ -126,11 +134,16 @@ parts! {
     slowdown: slowdown::Slowdown,
     agent: cost::Costs,
     losses: losses::Losses,
+    overload: overload::Overload,
+    start: start::Start,
     tables: tables::Tables,
     names: names::Names,
+    soak: soak::Soak,
 }
 
 fn main() -> Result<()> {
+    // Names come from a parser process, which is this program started again.
+    profiler::parser::run_if_requested();
     let (Some(agent), Some(fixed_record), Some(fixtures)) =
         (path("PROFILER_AGENT"), path("PROFILER_FIXED_RECORD"), path("PROFILER_TEST_FIXTURES"))
     else {

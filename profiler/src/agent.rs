@@ -1,48 +1,52 @@
 //! A run from start to end: the one file that knows every stage.
 
+mod report;
+mod resident;
+mod sources;
+
 use std::{
-    os::fd::AsFd as _,
     pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use aya::{
-    maps::{MapData, PerCpuArray},
-    programs::ProgramFd,
-};
 use aya_log::EbpfLogger;
+use profiler_profile::ledger::{KernelSide, Ledger, PerCpuCount, watch::Watch};
 use tokio::{
     sync::oneshot,
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
+use self::sources::Sources;
 use crate::{
-    bpf::{
-        counters::PerCpuCounters,
-        load::{CountersPod, Program},
-    },
+    bpf::{config::Tables, counters::CounterMap, load::Program, unwind::UnwindMaps},
     config::Config,
     error::{Error, Result},
+    hardening::{self, Threads, capabilities},
     kernel,
-    ledger::{KernelSide, Ledger, PerCpuCount},
-    output::Sink,
+    output::{Blocked, Sink},
+    parser::Bars,
     perf::{
+        deadline::Deadline,
         record::{Record, Timed},
-        set::EventSet,
         sideband::{self, Sideband},
         wakeup::Wakeup,
     },
     process::{
+        self, executing,
+        family::Family,
         table::Event,
         tracker::{self, Answer, Tracker},
+        watched::Watched,
     },
     queue::{self, Sender},
+    realtime::{self, Priority, Role},
     ring::SampleRing,
-    shutdown::{self, Signals},
+    sample,
+    shutdown::{self, Reports, Signals},
     sigbus, stderr,
-    symbolize::worker::{Ended, Work, Worker},
     unwind::loader::Loader,
+    worker::{Ended, Work, Worker},
 };
 
 /// How often the ring is read even when the program sees no need to wake us. A sample is printed later
@@ -61,42 +65,46 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// For how long the start waits until all that runs has been looked at, and how often it asks.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const FIRST_LOOK_STEP: Duration = Duration::from_millis(10);
+/// How long the end of a run waits for a reader of the output that takes nothing, and how often it looks.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+const BLOCKED_STEP: Duration = Duration::from_millis(50);
+/// How often it is looked whether samples are lost.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How much is read at once and sent on.
 const BATCH_BYTES: usize = 64 << 10;
 
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
 pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)> {
-    let mut signals = Signals::listen()?;
-    kernel::raise_open_files();
-    kernel::fail_beyond_file_limit();
-    sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
-    // Rings count against it, too; where it can't be raised, loading says what that means.
-    let _ = kernel::raise_memlock();
-    let set = EventSet::open(config.event, config.rate, &config.cpus, config.cpus_named)?;
+    let (mut signals, mut reports) = (Signals::listen()?, Reports::listen()?);
+    settle_limits(config)?;
+    let watched = Watched::open(&config.process.pids)?;
+    let mut sources = Sources::open(&config.perf)?;
     // After the others, whose rings must have their page of what the kernel allows to lock.
     let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
-    // The kernel's symbols are read now: of what comes later the sideband tells.
-    let mut worker = Worker::start(config)?;
-    let Program { program, samples, counters, unwind, log, ebpf } = Program::load(config)?;
-    let loader = unwind.zip(config.walk_memory);
-    let loader = loader
-        .map(|(maps, memory)| Loader::start(maps, config.max_processes, memory).map(Arc::new))
-        .transpose()?;
-    for notice in config.notices.iter().chain(&set.notices).chain(&sideband.notices) {
+    let bars = Arc::<Bars>::default();
+    let mut worker = Worker::start(&config.worker, Arc::clone(&bars))?;
+    let Program { slots, samples, counters, own, unwind, kernel_names, log, ebpf } =
+        Program::load(&config.program, &sources.settings())?;
+    bars.exclude_from(own);
+    let loader = start_loader(config, unwind, &bars)?;
+    for notice in config.notices.iter().chain(&sources.notices()).chain(&sideband.notices) {
         stderr::say(notice);
     }
-    set.attach(program.as_fd())?;
+    sources.attach(slots, config.perf.dither)?;
+    // All is loaded, and nothing of others has been read.
+    filter_system_calls();
 
     sink.begin()?;
+    let blocked = sink.blocked();
 
-    let cpus = kernel::cpus("possible")?.iter().max().map_or(1, |last| last as usize + 1);
-    let (delivered, behind) = (Arc::new(PerCpuCount::new(cpus)), Arc::new(PerCpuCount::new(cpus)));
-    let (sender, receiver) = queue::channel(Arc::clone(&behind));
-    let tracker = Tracker::new(config.metadata);
+    let (delivered, behind) = (sources.count_by_cpu()?, sources.count_by_cpu()?);
+    let (sender, receiver) = queue::channel(Arc::clone(&behind), config.queue_bytes);
+    let tracker = Tracker::new(config.process.metadata);
     worker.begin(Work {
-        event: set.event.name,
+        sources: sources.describe(),
         sink,
+        kernel_names,
         tracker: tracker.clone(),
         receiver,
         delivered: Arc::clone(&delivered),
@@ -104,21 +112,23 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         loader: loader.as_ref().map(Arc::downgrade),
     });
 
+    let strangers = sources.count_by_cpu()?;
     let ring = SampleRing::register(samples)
         .map_err(|error| Error::system("cannot wait for the ring buffer with epoll", error))?;
     let sideband_filled = sideband.wakeup()?;
-    // The sideband is on, so whatever is not there yet will be told.
-    let unanswered = vec![tracker.find_all()];
     let mut sampling = Sampling {
         config,
-        set,
-        program,
+        sources,
+        watched,
+        family: family_of(&config.process),
+        strangers,
         ring,
         sideband,
         sideband_filled,
+        // The sideband is on, so whatever is not there yet will be told.
+        unanswered: vec![tracker.find_all()],
         tracker,
         loader,
-        unanswered,
         happened: Vec::new(),
         last_read_ns: kernel::monotonic_ns(),
         untold: 0,
@@ -126,6 +136,12 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         counters,
         log,
         sender,
+        delivered: Arc::clone(&delivered),
+        behind: Arc::clone(&behind),
+        bars: Arc::clone(&bars),
+        blocked: blocked.clone(),
+        priority: Priority::enter(Role::Reader),
+        deadline: None,
     };
     let is_ready = tokio::select! {
         biased;
@@ -135,8 +151,11 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     };
     let started = Instant::now();
     let early_end = if is_ready {
-        sampling.set.enable()?;
-        sampling.read_until_end(&mut signals, &mut worker.ended).await
+        if let Some(duration) = config.duration {
+            sampling.deadline = Some(Deadline::start(duration, sampling.sources.descriptors())?);
+        }
+        sampling.sources.enable()?;
+        sampling.read_until_end(started, &mut signals, &mut reports, &mut worker.ended).await
     } else {
         None
     };
@@ -148,16 +167,76 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         Some(result) => result,
         None => {
             sender.finish(Arc::clone(&kernel));
-            tokio::select! {
-                result = &mut worker.ended => result.unwrap_or(Err(worker_died())),
-                () = signals.next() => Err(Error::Interrupted),
-            }
+            last_samples(&mut worker.ended, &mut signals, blocked).await
         }
     };
     Ok(match result {
         Ok(ledger) => (ledger, failed.map_or(Ok(()), Err)),
-        Err(error) => (Ledger::settle(&kernel, &delivered, &behind), Err(error)),
+        Err(error) => {
+            let ledger = Ledger::settle(&kernel, &delivered, &behind);
+            (Ledger { parsing: bars.account(), ..ledger }, Err(error))
+        }
     })
+}
+
+/// Whose samples are kept, with `--children`.
+fn family_of(config: &process::config::Config) -> Option<Family> {
+    config.children.then(|| Family::new(&config.pids, config.limit))
+}
+
+/// Starts the thread that puts into the kernel what its walk of user stacks needs, if it walks by tables.
+fn start_loader(
+    config: &Config,
+    maps: Option<UnwindMaps>,
+    bars: &Arc<Bars>,
+) -> Result<Option<Arc<Loader>>> {
+    let start = |(maps, tables): (_, Tables)| {
+        let processes = config.process.limit;
+        Loader::start(maps, processes, tables.memory, Arc::clone(bars)).map(Arc::new)
+    };
+    maps.zip(config.program.user_walk.tables()).map(start).transpose()
+}
+
+/// Raises the limits that a run needs, and gives up what it does not need beyond that.
+fn settle_limits(config: &Config) -> Result<()> {
+    if config.realtime {
+        realtime::allow()
+            .map_err(|error| Error::system("cannot bound real-time priority", error))?;
+    }
+    kernel::fail_beyond_file_limit();
+    sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
+    // Rings count against it, too; where it can't be raised, loading says what that means.
+    let _ = kernel::raise_memlock();
+    // Before the first thread starts, which has what this one has.
+    capabilities::drop_unneeded(config.realtime)
+}
+
+/// Filters those of all threads, or says why not.
+fn filter_system_calls() {
+    if let Err(error) = hardening::filter_system_calls(Threads::All) {
+        let what = "system calls are not filtered";
+        stderr::say(&format!("{what}: {error}; that needs a kernel with CONFIG_SECCOMP_FILTER"));
+    }
+}
+
+/// Waits until the last samples are written, or it is clear that they will not be.
+async fn last_samples(
+    ended: &mut oneshot::Receiver<Ended>,
+    signals: &mut Signals,
+    blocked: Blocked,
+) -> Ended {
+    tokio::select! {
+        result = ended => result.unwrap_or(Err(worker_died())),
+        () = signals.next() => Err(Error::Interrupted),
+        () = nobody_reads(&blocked) => Err(Error::Blocked { to: blocked.to }),
+    }
+}
+
+/// Waits until the output has taken nothing for long.
+async fn nobody_reads(blocked: &Blocked) {
+    while blocked.time() < READ_WITHIN {
+        sleep(BLOCKED_STEP).await;
+    }
 }
 
 fn worker_died() -> Error {
@@ -167,8 +246,12 @@ fn worker_died() -> Error {
 /// What is at work while the events are enabled.
 struct Sampling<'a> {
     config: &'a Config,
-    set: EventSet,
-    program: ProgramFd,
+    sources: Sources,
+    watched: Watched,
+    /// Whose samples are kept, with `--children`.
+    family: Option<Family>,
+    /// Samples of others, which were dropped.
+    strangers: Arc<PerCpuCount>,
     ring: SampleRing,
     sideband: Sideband,
     sideband_filled: Wakeup,
@@ -185,15 +268,28 @@ struct Sampling<'a> {
     looked_for: (u64, Instant),
     /// Records that one of the threads was too far behind to be told of.
     untold: u64,
-    counters: PerCpuArray<MapData, CountersPod>,
+    counters: CounterMap,
     log: Option<EbpfLogger<&'static dyn log::Log>>,
     sender: Sender,
+    /// Samples that were written, and those for which the queue had no room.
+    delivered: Arc<PerCpuCount>,
+    behind: Arc<PerCpuCount>,
+    /// Who knows the parser processes.
+    bars: Arc<Bars>,
+    blocked: Blocked,
+    /// Of the thread that reads.
+    priority: Priority,
+    /// Who disables the events in time, if there is a time.
+    deadline: Option<Deadline>,
 }
 
 impl Sampling<'_> {
     /// Waits until the tracker has told what runs, and that is in the kernel, but not for ever.
     async fn look_around(&mut self) {
         let start = Instant::now();
+        if let Some(family) = &mut self.family {
+            family.look(kernel::monotonic_ns());
+        }
         while self.collect() > 0 && start.elapsed() < FIRST_LOOK {
             sleep(FIRST_LOOK_STEP).await;
         }
@@ -203,14 +299,32 @@ impl Sampling<'_> {
         if let Some(loader) = &self.loader {
             let left = FIRST_LOOK.saturating_sub(start.elapsed());
             // Else the first samples are walked by the agent, from copies of their stacks.
-            let _ = timeout(left, loader.written()).await;
+            let ready = async {
+                loader.written().await;
+                loader.make_ready(self.executing()).await;
+            };
+            let _ = timeout(left, ready).await;
         }
+    }
+
+    /// The processes that samples will show first.
+    fn executing(&self) -> Vec<u32> {
+        let mut tgids = executing::now();
+        let asked_for = &self.config.process.pids;
+        let now_ns = kernel::monotonic_ns();
+        tgids.retain(|tgid| match &self.family {
+            Some(family) => family.has(*tgid, now_ns),
+            None => asked_for.is_empty() || asked_for.contains(tgid),
+        });
+        tgids
     }
 
     /// Reads samples until the run is to end; gives the thread's result if that is why.
     async fn read_until_end(
         &mut self,
+        started: Instant,
         signals: &mut Signals,
+        reports: &mut Reports,
         ended: &mut oneshot::Receiver<Ended>,
     ) -> Option<Ended> {
         let mut time_over = pin!(shutdown::after(self.config.duration));
@@ -219,15 +333,25 @@ impl Sampling<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hotplug = interval(HOTPLUG_INTERVAL);
         hotplug.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watch = Watch::new(started);
+        let mut watching = interval(WATCH_INTERVAL);
+        watching.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 () = signals.next() => return None,
                 () = &mut time_over => return None,
                 result = &mut *ended => return Some(result.unwrap_or(Err(worker_died()))),
+                () = reports.next() => self.report(started),
+                _ = watching.tick() => self.tell_progress(&mut watch),
                 _ = hotplug.tick() => {
-                    let changes = self.set.look(self.program.as_fd());
-                    changes.notices().for_each(|notice| stderr::say(&notice));
+                    if self.have_all_ended() {
+                        return None;
+                    }
+                    self.sources.follow_cpus().iter().for_each(|notice| stderr::say(notice));
+                    if let Some(deadline) = &self.deadline {
+                        deadline.follow(self.sources.descriptors());
+                    }
                     let changes = self.sideband.look();
                     for (cpu, why) in &changes.refused {
                         stderr::say(&format!("names may be missing: CPU {cpu}: {why}"));
@@ -252,12 +376,37 @@ impl Sampling<'_> {
         }
     }
 
+    /// Whether no process is left of those that were asked for, which is said.
+    fn have_all_ended(&mut self) -> bool {
+        let ended = self.watched.take_ended();
+        let is_news = !ended.is_empty();
+        for pid in ended {
+            stderr::say(&format!("process {pid} has ended"));
+        }
+        if !self.watched.is_empty() || self.config.process.pids.is_empty() {
+            return false;
+        }
+        if self.family.is_none() {
+            return is_news;
+        }
+        // What they forked before they ended is told by now.
+        self.read();
+        let alive = self.family.as_ref().map_or(0, Family::children_alive);
+        if is_news && alive > 0 {
+            stderr::say(&format!("{alive} of its children are left, and sampled"));
+        }
+        alive == 0
+    }
+
     /// Sends on what is in the ring, once around at most: under full load it never gets empty.
     fn read(&mut self) {
+        self.priority.renew();
         let since_ns = std::mem::replace(&mut self.last_read_ns, kernel::monotonic_ns());
-        let rounds = self.config.ring_bytes as usize / BATCH_BYTES + 1;
+        let rounds = self.config.program.ring_bytes as usize / BATCH_BYTES + 1;
         let mut batches = Vec::new();
         for _ in 0..rounds {
+            // At too high a rate, a whole round takes seconds.
+            self.sources.govern(&self.counters).iter().for_each(|notice| stderr::say(notice));
             let mut samples = self.sender.buffer();
             let more = self.ring.read_into(&mut samples, BATCH_BYTES);
             if !samples.is_empty() {
@@ -269,10 +418,23 @@ impl Sampling<'_> {
         }
         // Read behind the samples, so that whatever these need is there, and sent before them.
         self.read_sideband(since_ns);
-        for samples in batches {
+        for mut samples in batches {
+            if let Some(family) = &self.family {
+                let strangers = &self.strangers;
+                sample::retain(&mut samples, |it| {
+                    let is_kept = family.has(it.tgid, it.time_ns);
+                    if !is_kept {
+                        strangers.add(it.slot(), it.cpu);
+                    }
+                    is_kept
+                });
+            }
             self.sender.offer(samples);
         }
-        self.set.take_throttles();
+        if let Some(family) = &mut self.family {
+            family.forget(since_ns);
+        }
+        self.sources.poll();
         if let Some(log) = &mut self.log {
             log.flush();
         }
@@ -296,9 +458,12 @@ impl Sampling<'_> {
             self.unanswered.push(files_opened);
         }
         self.collect();
-        self.happened.sort_by_key(|event| event.time_ns);
-        let behind = self.happened.partition_point(|event| event.time_ns < now_ns);
-        let events: Vec<Event> = self.happened.drain(..behind).collect();
+        let events = tracker::take_before(&mut self.happened, now_ns);
+        if let Some(family) = &mut self.family {
+            for event in &events {
+                family.apply(event);
+            }
+        }
         self.pass_on(events, kernel_code, samples_since_ns);
         // What was missed may be about any process.
         let (missed_before, looked) = self.looked_for;
@@ -307,6 +472,9 @@ impl Sampling<'_> {
         if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
             self.unanswered.push(self.tracker.find_all());
             self.looked_for = (missed, Instant::now());
+            if let Some(family) = &mut self.family {
+                family.look(kernel::monotonic_ns());
+            }
         }
     }
 
@@ -332,29 +500,12 @@ impl Sampling<'_> {
     /// Ends sampling: no event fires any more, the ring is empty, and all is counted. A failure on the
     /// way is told beside what could be counted.
     fn end(mut self, started: Instant) -> (KernelSide, Sender, Option<Error>) {
-        let mut failed = self.set.disable().err();
-        let duration = started.elapsed();
+        let passed = self.deadline.as_ref().and_then(Deadline::passed);
+        let duration = passed.unwrap_or_else(Instant::now).duration_since(started);
+        let failed = self.sources.disable().err();
         self.read();
-        let counters = PerCpuCounters::read(&self.counters).unwrap_or_else(|error| {
-            failed.get_or_insert(error);
-            PerCpuCounters::default()
-        });
-        let (events, unread) = self.set.account();
-        let (event, rate, keep_idle) = (self.set.event, self.config.rate, self.config.idle);
-        let sideband_lost = self.sideband.lost() + self.untold;
-        let sideband_malformed = self.sideband.malformed();
-        let unwinding = self.loader.as_ref().and_then(|loader| loader.account());
-        let kernel = KernelSide {
-            event,
-            rate,
-            duration,
-            keep_idle,
-            events,
-            counters,
-            sideband_lost,
-            sideband_malformed,
-            unwinding,
-        };
+        let (sources, unread) = self.sources.account(&self.counters);
+        let kernel = self.kernel_side(duration, sources);
         (kernel, self.sender, failed.or(unread))
     }
 }

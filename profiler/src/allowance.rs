@@ -8,7 +8,7 @@ const SHARE: u32 = 20;
 const SAVED: Duration = Duration::from_secs(5);
 
 /// A share of the time, for all processes together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Allowance {
     /// Until when the time that was taken has used up the share.
     used_until: Instant,

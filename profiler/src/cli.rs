@@ -2,35 +2,39 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-
-use crate::{
-    perf::{cpus::CpuList, event::EventSpec},
-    units,
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+use profiler_profile::{
+    cpus::CpuList,
+    export::format::{FORMATS, Format},
 };
 
-const EXAMPLES: &str = "\
-Examples:
-  profiler                          stream the stacks of the whole machine
-  profiler -d 10 -f folded -o out   ten seconds, one line a stack, for flamegraph.pl
-  profiler -p 812 -F 999 --lines    one process, finely, with source lines
-  profiler -d 10 --top 20           the twenty hottest functions
-  profiler -f json | jq .comm       one JSON object a sample
-  profiler doctor                   what this kernel and this user can do
-  profiler unwind-info FILE         how the stacks of a program can be walked
+use crate::{perf::event::EventSpec, units};
 
-Exit code: 0 done, 1 the machine refused, 2 the command line makes no sense, 3 samples were lost
-under --strict.";
+const EXAMPLES: &str = r#"Examples:
+  profiler                          stream the stacks of the whole machine
+  profiler -d 10 -f folded -o out   ten seconds, one line per stack, for flamegraph.pl
+  profiler -p 812 -F 999 --lines    one process at 999 Hz, with source lines
+  profiler -d 10 --top 20           the twenty hottest functions
+  profiler -f json | jq 'select(.type == "sample").comm'
+                                    one JSON object per sample
+  profiler doctor                   whether it can run here, and what to fix
+  profiler unwind-info FILE         how stacks of a program are unwound
+
+Exit code: 0 done, 1 the kernel refused or writing failed, 2 wrong usage, 3 samples were lost and
+--strict was given, 130 interrupted twice."#;
 
 /// Sample the stacks of a whole Linux machine.
 ///
-/// Opens one sampling event on every online CPU, takes the kernel and the user stack of whatever runs
-/// there in eBPF, and prints them with names until Ctrl-C. At the end it accounts, on standard error,
-/// for every sample.
+/// Samples every online CPU, records the kernel and the user stack of whatever runs there, and prints
+/// them with function names until Ctrl-C. At the end it accounts for every sample on standard error;
+/// SIGUSR1 prints that account while it runs.
 #[derive(Debug, Parser)]
 #[command(name = "profiler", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// Another job than sampling.
+    /// What to do instead of sampling.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// The options of sampling.
@@ -39,8 +43,8 @@ pub struct Cli {
     /// Write the man page or a shell completion to standard output.
     #[arg(long, value_name = "WHAT", hide = true)]
     pub generate: Option<Generate>,
-    /// Say more on standard error: each CPU's account where there are many, which files lack names, and what
-    /// the unwind tables take; twice and three times, for those who debug it.
+    /// Print more to standard error at the end: the account of every CPU, which files lack symbols, unwind
+    /// tables, and memory by cache. -vv and -vvv log what the profiler does, to debug it.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 }
@@ -48,132 +52,156 @@ pub struct Cli {
 /// Another job than sampling.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what this kernel, machine and user can do, and how to fix what is missing.
+    /// Show whether the profiler can run here, and how to fix what is missing.
     ///
     /// Exit code 0 when the profiler can run, 1 when it can't.
     Doctor {
-        /// Print JSON in place of the table.
+        /// Print JSON instead of a table.
         #[arg(long)]
         json: bool,
     },
-    /// Show how the stacks of a program or library can be walked without frame pointers.
+    /// Show how stacks of a program or library are unwound without frame pointers.
     ///
-    /// Exit code 0 when it says where its frames are, 1 when it doesn't.
+    /// Exit code 0 when the file has unwind information, 1 when it has none.
     UnwindInfo {
         /// The program or library.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Show the rule at this address only, as objdump and readelf print it.
+        /// Show only the rule at this address, given as objdump and readelf print it.
         #[arg(long, value_name = "PC", value_parser = units::parse_address)]
         at: Option<u64>,
     },
 }
 
 /// How to sample, and what to print.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct SamplingArgs {
-    /// Samples a second on each CPU [default: 99].
+    /// Samples per second on each CPU [default: 99].
     #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_positive)]
     pub frequency: Option<u64>,
-    /// One sample every PERIOD events, in place of a frequency.
+    /// Sample every PERIOD events instead of at a frequency; clocks count nanoseconds.
     #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = units::parse_positive)]
     pub period: Option<u64>,
-    /// The kernel's generic event to sample, such as cycles, instructions, cpu-clock, page-faults
-    /// [default: cycles, or cpu-clock where the machine has no PMU].
-    #[arg(short, long, value_name = "EVENT")]
-    pub event: Option<EventSpec>,
-    /// Stop after this long: 10, 10s, 500ms, 2m, 1h.
+    /// Sample clocks at an even pace. By default periods vary by 5 to 10 %, so that a program in lockstep
+    /// with the clock is not always sampled at the same place.
+    #[arg(long)]
+    pub no_dither: bool,
+    /// The event to sample, one of perf's generic ones: cycles, instructions, cpu-clock, page-faults, …; can be
+    /// given up to four times, and each event is sampled and accounted for by itself
+    /// [default: cycles, or cpu-clock if the machine has no PMU].
+    #[arg(short, long = "event", value_name = "EVENT")]
+    pub events: Vec<EventSpec>,
+    /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C].
     #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration)]
     pub duration: Option<std::time::Duration>,
-    /// Only this process; may be given more than once.
+    /// Sample only this process, with all its threads; can be given more than once. The run ends when all
+    /// of these processes have exited.
     #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid)]
     pub pids: Vec<u32>,
-    /// Only these CPUs, as in 0-3,7.
+    /// Also sample all descendants of the processes of -p, existing and new ones. The run ends when they have
+    /// exited, too.
+    #[arg(long, requires = "pids")]
+    pub children: bool,
+    /// Sample only these CPUs, for example 0-3,7.
     #[arg(short = 'C', long = "cpu", value_name = "LIST")]
     pub cpus: Option<CpuList>,
-    /// Include the idle task (pid 0).
+    /// Include samples of the idle task (pid 0).
     #[arg(long)]
     pub idle: bool,
-    /// Take user stacks only, which leaves the kernel's frames out.
+    /// Include samples of the profiler itself.
+    #[arg(long)]
+    pub include_self: bool,
+    /// Record user stacks only, without kernel frames.
     #[arg(long, conflicts_with = "kernel_only")]
     pub user_only: bool,
-    /// Take kernel stacks only, which leaves the user's frames out.
+    /// Keep only samples that hit kernel code, with their kernel stacks.
     #[arg(long)]
     pub kernel_only: bool,
-    /// How user stacks are walked [default: auto, or fp where the kernel can't].
+    /// How to unwind user stacks [default: auto, or fp if the kernel lacks what auto needs].
     #[arg(long, value_enum, value_name = "HOW")]
     pub call_graph: Option<CallGraph>,
-    /// Resolve source lines and inlined functions from debug info: slower, and takes more memory.
+    /// Show source lines and inlined functions, from debug info. Slower, and takes more memory.
     #[arg(long)]
     pub lines: bool,
-    /// What to print.
-    #[arg(short, long, value_enum, default_value_t = Format::Text)]
-    pub format: Format,
-    /// Print the N hottest functions at the end, in place of a format.
+    /// Output format.
+    #[arg(short, long, value_parser = formats(), default_value = <&Format>::default().name)]
+    pub format: &'static Format,
+    /// Print a table of the N hottest functions at the end, instead of samples.
     #[arg(long, value_name = "N", conflicts_with = "format",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub top: Option<u32>,
-    /// Write to this file in place of standard output.
+    /// Write to this file instead of standard output; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Size of the ring buffer between kernel and agent, as in 8M; rounded up to a power of two
-    /// [default: 512K a CPU, at least 4M].
+    /// Size of the ring buffer that the kernel writes samples to, for example 8M; rounded up to a power
+    /// of two [default: 512K per CPU, at least 4M].
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
     pub buffer_size: Option<u64>,
-    /// How many distinct stacks folded and --top keep; what comes beyond is counted as one.
-    #[arg(long, value_name = "N", default_value_t = 100_000,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_stacks: u32,
-    /// Download the debug files of stripped programs from the servers in DEBUGINFOD_URLS.
+    /// Maximum number of distinct stacks for folded and --top; further stacks are counted together
+    /// [default: 100000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_stacks: Option<u32>,
+    /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.
     #[arg(long)]
     pub debuginfod: bool,
-    /// Say with each sample who its process is: command line, parent, cgroup, container, pod and
-    /// systemd unit. Needs JSON.
+    /// Add to each sample the command line, parent, cgroup, container, pod and systemd unit of its
+    /// process. Needs -f json or json-compact.
     #[arg(long)]
     pub metadata: bool,
-    /// How many processes are remembered, with what they have mapped; beyond, those that have ended
-    /// or were not sampled for longest are forgotten.
-    #[arg(long, value_name = "N", default_value_t = 32_768,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_processes: u32,
-    /// How much memory the symbols and debug info of files may take, as in 256M.
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = units::parse_bytes)]
-    pub symbol_cache: u64,
-    /// How much of the kernel's memory may be taken to walk user stacks by unwind information, as in
-    /// 64M; beyond, tables of files that were not looked at for longest go.
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = units::parse_bytes)]
-    pub max_unwind_memory: u64,
-    /// End with exit code 3 if any sample was lost.
+    /// Maximum number of processes whose mappings are kept; exited ones are evicted first, then the least recently
+    /// sampled [default: 32768].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_processes: Option<u32>,
+    /// Memory budget for symbols and debug info, for example 64M; least recently used files are evicted
+    /// [default: 24M, 256M with --lines, less in a cgroup that limits memory].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    pub symbol_cache: Option<u64>,
+    /// Kernel-memory budget for unwind tables, for example 64M; least recently used tables are evicted. In a
+    /// cgroup that limits memory the default is at most an eighth of that [default: 256M].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    pub max_unwind_memory: Option<u64>,
+    /// Run all threads at ordinary priority. By default those that must be in time have real-time priority
+    /// for at most 10 to 30 % of each half second, and nice -15 beyond that.
     #[arg(long)]
-    pub strict: bool,
-    /// Show what the eBPF program logs: each loss, and with -v each sample. Slow.
+    pub no_realtime: bool,
+    /// Exit with code 3 if the profiler lost a sample; with =all, also if the kernel missed or throttled
+    /// one. One missed period per event is tolerated: a run starts and ends in the middle of one.
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
+          default_missing_value = "ours")]
+    pub strict: Option<Strict>,
+    /// Print the eBPF program's log: every lost sample, and with -v every sample. Slow.
     #[arg(long)]
     pub bpf_log: bool,
 }
 
-/// How user stacks are walked.
+/// Which losses `--strict` does not tolerate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Strict {
+    /// What the profiler itself lost: ring full, ring contended, scratch busy, agent behind, undelivered.
+    Ours,
+    /// Also what the kernel missed or throttled, apart from one period per event.
+    All,
+}
+
+/// How user stacks are unwound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CallGraph {
-    /// By unwind information where a file has it, else by frame pointers.
+    /// Unwind tables if a file has them, else frame pointers.
     Auto,
-    /// By frame pointers only.
+    /// Frame pointers only.
     Fp,
-    /// By unwind information only.
+    /// Unwind tables only.
     Dwarf,
-    /// Not at all: the sampled address is all of the stack, also in the kernel.
+    /// No unwinding: only the sampled address, for kernel stacks, too.
     None,
 }
 
-/// What to print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// One block a sample, as they come.
-    Text,
-    /// One JSON object a sample, as they come, and a summary.
-    Json,
-    /// One line a distinct stack with its count, at the end.
-    Folded,
+/// The formats by their names.
+fn formats() -> impl TypedValueParser<Value = &'static Format> {
+    let names = FORMATS.iter().map(|it| PossibleValue::new(it.name).help(it.help));
+    // It is one of them.
+    PossibleValuesParser::new(names).map(|name| Format::find(&name).unwrap_or_default())
 }
 
 /// What `--generate` writes.
@@ -240,6 +268,7 @@ mod tests {
             &["profiler", "-C", "3-1"],
             &["profiler", "--strickt"],
             &["profiler", "-d", "soon"],
+            &["profiler", "--children"],
         ] {
             let line = one_line(&Cli::try_parse_from(arguments).unwrap_err());
             assert!(!line.is_empty() && !line.contains('\n'), "{line:?}");

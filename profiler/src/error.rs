@@ -2,14 +2,15 @@
 
 use std::{fmt::Display, io, path::Path};
 
-/// Why a run could not start or go on. Its text says what failed, why, and what to try next.
+/// Why a run could not start or go on. Its text says what failed and why; [`advice`](Error::advice) is
+/// what to try next.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// What was typed can't be meant; nothing has been done.
     #[error("{0}")]
     Usage(String),
     /// The kernel, the machine or a file refused.
-    #[error("{what}: {why}{}", hint(.next))]
+    #[error("{what}: {why}")]
     System {
         /// The syscall or file, with its object.
         what: String,
@@ -21,16 +22,20 @@ pub enum Error {
     /// The run ended, but samples were lost and `--strict` was given.
     #[error("{0} samples were lost, and --strict was given")]
     Lost(u64),
+    /// Whoever should read the output does not, and the run is over.
+    #[error(
+        "{to} takes no more, since nobody reads it: what was not written is counted as undelivered"
+    )]
+    Blocked {
+        /// The output.
+        to: String,
+    },
     /// A second signal came while the run was ending.
     #[error("interrupted before the run had ended; what was sampled last is not printed")]
     Interrupted,
     /// Whoever read standard output has closed it: a quiet end.
     #[error("standard output was closed")]
     BrokenPipe,
-}
-
-fn hint(next: &str) -> String {
-    if next.is_empty() { String::new() } else { format!("\n  {next}") }
 }
 
 /// The result of what can stop the profiler.
@@ -59,13 +64,22 @@ impl Error {
         Self::system(format!("cannot write {}", to.display()), error)
     }
 
+    /// What to try next, where there is something; may have several lines.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        match self {
+            Self::System { next, .. } => Some(&**next).filter(|next| !next.is_empty()),
+            _ => None,
+        }
+    }
+
     /// The process's exit code: 1 the machine said no, 2 the command line makes no sense, 3 samples
     /// were lost under `--strict`, 130 ended by a second signal, 0 a closed pipe.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::BrokenPipe => 0,
-            Self::System { .. } => 1,
+            Self::System { .. } | Self::Blocked { .. } => 1,
             Self::Usage(_) => 2,
             Self::Lost(_) => 3,
             Self::Interrupted => 130,

@@ -5,6 +5,13 @@ use std::{
     cell::Cell,
 };
 
+/// Heaps that threads share: few of them allocate much.
+#[cfg(target_env = "gnu")]
+const ARENAS: libc::c_int = 2;
+/// From this size on a block is mapped on its own, and gone when it is freed.
+#[cfg(target_env = "gnu")]
+const LARGE_BYTES: libc::c_int = 128 << 10;
+
 thread_local! {
     // Without a destructor, and made without an allocation: it is used inside of the allocator.
     static HELD_BYTES: Cell<isize> = const { Cell::new(0) };
@@ -46,6 +53,22 @@ unsafe impl GlobalAlloc for Counting {
         add(signed(new_size).wrapping_sub(signed(layout.size())));
         // SAFETY: the caller's promise.
         unsafe { System.realloc(pointer, layout, new_size) }
+    }
+}
+
+/// Has the C library give memory back that was freed. By itself glibc keeps what several threads have freed in a
+/// heap of each of them, and takes ever larger blocks from there once one of that size was freed. To be called
+/// before the first thread starts.
+pub fn give_back_what_is_freed() {
+    #[cfg(target_env = "gnu")]
+    for (option, value) in [
+        (libc::M_ARENA_MAX, ARENAS),
+        (libc::M_MMAP_THRESHOLD, LARGE_BYTES),
+        (libc::M_TRIM_THRESHOLD, 4 * LARGE_BYTES),
+    ] {
+        // It works as before if this fails.
+        // SAFETY: takes no pointer, and no other thread is there yet.
+        unsafe { libc::mallopt(option, value) };
     }
 }
 

@@ -2,14 +2,22 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _},
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::{Duration, SystemTime},
+};
+
+use profiler_profile::cpus::CpuList;
+use rustix::{
+    process::{Resource, Rlimit, setrlimit},
+    time::{ClockId, clock_gettime},
 };
 
 use crate::{
     error::{Error, Result},
-    perf::cpus::CpuList,
+    procfs::stat::{Stat, ticks},
 };
 
 /// A sysctl by its dotted name, trimmed.
@@ -23,9 +31,11 @@ pub(crate) fn sysctl_number(name: &str) -> Option<i64> {
     sysctl(name).ok()?.parse().ok()
 }
 
+const CPU_LISTS: &str = "/sys/devices/system/cpu";
+
 /// A CPU list of `/sys/devices/system/cpu`: `online` or `possible`.
 pub(crate) fn cpus(which: &str) -> Result<CpuList> {
-    let path = Path::new("/sys/devices/system/cpu").join(which);
+    let path = Path::new(CPU_LISTS).join(which);
     let failed = |why: String| {
         Error::system_with(
             format!("cannot read {}", path.display()),
@@ -37,54 +47,79 @@ pub(crate) fn cpus(which: &str) -> Result<CpuList> {
     text.parse().map_err(failed)
 }
 
-/// For how long each CPU has been idle since boot, by its number; in steps of 10 ms.
-///
-/// Format: `proc_stat(5)`; the fields of a line `cpuN` are ticks of `sysconf(_SC_CLK_TCK)`.
-pub(crate) fn idle_times() -> HashMap<u32, Duration> {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let cpu = |line: &str| {
-        let mut fields = line.strip_prefix("cpu")?.split(' ');
-        let cpu = fields.next()?.parse().ok()?;
-        let idle: u64 = fields.nth(3)?.parse().ok()?;
-        let iowait: u64 = fields.next()?.parse().ok()?;
-        Some((cpu, ticks(idle + iowait)))
-    };
-    text.lines().filter_map(cpu).collect()
+/// A file of the kernel that is read again and again, and held open meanwhile: also a process that may open
+/// no more files can read it.
+#[derive(Debug)]
+pub(crate) struct Reread {
+    file: File,
+    path: PathBuf,
 }
 
-/// The real user id of a process; `None` if it is gone. The owner of its folder in /proc is not always
-/// it: a process may have that be root.
-pub(crate) fn user_of(tgid: u32) -> Option<u32> {
-    status(tgid, "Uid:")?.split_ascii_whitespace().next()?.parse().ok()
+impl Reread {
+    fn open(path: PathBuf) -> Result<Self> {
+        let file = File::open(&path)
+            .map_err(|error| Error::system(format!("cannot open {}", path.display()), error))?;
+        Ok(Self { file, path })
+    }
+
+    fn read(&self) -> io::Result<String> {
+        let mut text = String::new();
+        let mut file = &self.file;
+        file.seek(io::SeekFrom::Start(0))?;
+        file.read_to_string(&mut text)?;
+        Ok(text)
+    }
 }
 
-/// A field of `/proc/PID/status`; `None` if the process is gone.
-pub(crate) fn status(tgid: u32, field: &str) -> Option<String> {
-    // The process's name need not be UTF-8.
-    let status = fs::read(format!("/proc/{tgid}/status")).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    status.lines().find_map(|line| line.strip_prefix(field)).map(str::to_owned)
+/// The CPUs that are online, time and again.
+#[derive(Debug)]
+pub(crate) struct OnlineCpus(Reread);
+
+impl OnlineCpus {
+    /// Opens the list.
+    pub(crate) fn open() -> Result<Self> {
+        Reread::open(Path::new(CPU_LISTS).join("online")).map(Self)
+    }
+
+    /// The CPUs that are online now.
+    pub(crate) fn read(&self) -> Result<CpuList> {
+        let failed =
+            |why: String| Error::system(format!("cannot read {}", self.0.path.display()), why);
+        let text = self.0.read().map_err(|error| failed(error.to_string()))?;
+        text.parse().map_err(failed)
+    }
+}
+
+/// For how long CPUs have been idle, time and again.
+#[derive(Debug)]
+pub(crate) struct IdleTimes(Reread);
+
+impl IdleTimes {
+    /// Opens `/proc/stat`.
+    pub(crate) fn open() -> Result<Self> {
+        Reread::open(PathBuf::from("/proc/stat")).map(Self)
+    }
+
+    /// For how long each CPU has been idle since boot, by its number; in steps of 10 ms.
+    ///
+    /// Format: `proc_stat(5)`; the fields of a line `cpuN` are ticks of `sysconf(_SC_CLK_TCK)`.
+    pub(crate) fn read(&self) -> HashMap<u32, Duration> {
+        let text = self.0.read().unwrap_or_default();
+        let cpu = |line: &str| {
+            let mut fields = line.strip_prefix("cpu")?.split(' ');
+            let cpu = fields.next()?.parse().ok()?;
+            let idle: u64 = fields.nth(3)?.parse().ok()?;
+            let iowait: u64 = fields.next()?.parse().ok()?;
+            Some((cpu, ticks(idle + iowait)))
+        };
+        text.lines().filter_map(cpu).collect()
+    }
 }
 
 /// When a process began, as the clock on the wall is set now; `None` if it is gone. In steps of 10 ms.
 pub(crate) fn began(tgid: u32) -> Option<SystemTime> {
-    let stat = fs::read(format!("/proc/{tgid}/stat")).ok()?;
-    let began = began_in(&String::from_utf8_lossy(&stat))?;
-    let boot = Duration::from_nanos(clock_ns(libc::CLOCK_BOOTTIME));
-    SystemTime::now().checked_sub(boot.saturating_sub(began))
-}
-
-/// Field 22 of `proc_pid_stat(5)`, which counts from boot. The name before may hold anything.
-fn began_in(stat: &str) -> Option<Duration> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    Some(ticks(fields.split_ascii_whitespace().nth(19)?.parse().ok()?))
-}
-
-/// The time of so many ticks of `sysconf(_SC_CLK_TCK)`, in which /proc counts.
-fn ticks(ticks: u64) -> Duration {
-    // SAFETY: no preconditions.
-    let hz = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
-    Duration::from_millis(ticks.saturating_mul(1000) / hz)
+    let boot = Duration::from_nanos(clock_ns(ClockId::Boottime));
+    SystemTime::now().checked_sub(boot.saturating_sub(Stat::of(tgid)?.began))
 }
 
 /// Whether process ids here are those that the eBPF program sees.
@@ -95,51 +130,43 @@ pub(crate) fn in_initial_pid_namespace() -> bool {
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 
-/// Raises the limit of open files as far as that needs no privilege: each CPU takes some, and so does
-/// each file that is mapped somewhere. Where it can't be raised, what is beyond it is told.
-pub(crate) fn raise_open_files() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives both calls.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
-}
-
 /// Beyond the limit of a file's size a write fails from here on, in place of ending the process.
 pub(crate) fn fail_beyond_file_limit() {
     // SAFETY: no preconditions.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Before Linux 5.11 maps count against RLIMIT_MEMLOCK, and its default is too small for any.
-pub(crate) fn raise_memlock() -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` outlives the call.
-    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Raises RLIMIT_MEMLOCK, once: before Linux 5.11 maps count against it, and its default is too small for any. Records'
+/// rings always do. Whoever asks again gets the first answer.
+pub(crate) fn raise_memlock() -> rustix::io::Result<()> {
+    static RAISED: OnceLock<rustix::io::Result<()>> = OnceLock::new();
+    *RAISED.get_or_init(|| setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None }))
 }
 
 /// CLOCK_MONOTONIC, which samples and records have, in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
+    clock_ns(ClockId::Monotonic)
 }
 
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` outlives the call, which can't fail for a clock that every kernel has.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
+/// By how many nanoseconds CLOCK_REALTIME is ahead of CLOCK_MONOTONIC.
+pub(crate) fn real_time_ahead_ns() -> i128 {
+    i128::from(clock_ns(ClockId::Realtime)) - i128::from(monotonic_ns())
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     let (seconds, ns) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
     seconds.unwrap_or(0) * 1_000_000_000 + ns.unwrap_or(0)
 }
 
 /// `uname -r`.
 pub(crate) fn release() -> String {
-    sysctl("kernel.osrelease").unwrap_or_else(|_| "unknown".into())
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Whether there is a `/proc` that shows this process.
+pub(crate) fn has_proc() -> bool {
+    Path::new("/proc/self/stat").exists()
 }
 
 #[cfg(test)]
@@ -161,17 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_a_user() {
-        // SAFETY: no preconditions.
-        let own = unsafe { libc::getuid() };
-        assert_eq!(user_of(std::process::id()), Some(own));
-        assert_eq!(user_of(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_name_may_hold_what_it_likes() {
-        let stat = "7 (a) 1 2 (b) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 100 23\n";
-        assert_eq!(began_in(stat), Some(ticks(100)));
-        assert_eq!(began_in("7 (a) S 4 5"), None);
+    fn a_file_of_the_kernel_is_read_again() {
+        let (online, idle) = (OnlineCpus::open().unwrap(), IdleTimes::open().unwrap());
+        assert_eq!(online.read().unwrap(), cpus("online").unwrap());
+        assert_eq!(online.read().unwrap(), cpus("online").unwrap());
+        let first = idle.read();
+        assert!(!first.is_empty());
+        assert!(idle.read().iter().all(|(cpu, time)| *time >= first[cpu]));
     }
 }

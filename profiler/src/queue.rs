@@ -5,13 +5,13 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
+use profiler_profile::ledger::{KernelSide, PerCpuCount};
 use tokio::sync::mpsc;
 
 use crate::{
-    ledger::{KernelSide, PerCpuCount},
     perf::record::Record,
     process::{
         space::Mapped,
@@ -20,10 +20,6 @@ use crate::{
     sample,
 };
 
-/// Bytes that may wait. At 99 Hz on 64 CPUs this is more than four seconds.
-const LIMIT_BYTES: usize = 8 << 20;
-/// Bytes of copies of stacks that may wait beside: no sample is to be lost for them.
-const LIMIT_COPY_BYTES: usize = 8 << 20;
 /// What of these bytes the events of processes may take.
 const EVENT_SHARE: usize = 2;
 /// Buffers kept for use again.
@@ -72,11 +68,14 @@ struct Shared {
     waiting_bytes: AtomicUsize,
     waiting_copy_bytes: AtomicUsize,
     waiting_event_bytes: AtomicUsize,
+    limit_bytes: usize,
     spare: Mutex<Vec<Vec<u8>>>,
+    /// Batches of samples that have been dealt with.
+    done: AtomicU64,
 }
 
-/// A queue that counts what it drops in `behind`.
-pub fn channel(behind: Arc<PerCpuCount>) -> (Sender, Receiver) {
+/// A queue in which so many bytes may wait, and that counts what it drops in `behind`.
+pub fn channel(behind: Arc<PerCpuCount>, limit_bytes: usize) -> (Sender, Receiver) {
     // The limit is in bytes, since a batch of a quiet machine is a hundred times smaller than one of
     // a busy machine.
     let (sender, receiver) = mpsc::unbounded_channel();
@@ -84,7 +83,9 @@ pub fn channel(behind: Arc<PerCpuCount>) -> (Sender, Receiver) {
         waiting_bytes: AtomicUsize::new(0),
         waiting_copy_bytes: AtomicUsize::new(0),
         waiting_event_bytes: AtomicUsize::new(0),
+        limit_bytes,
         spare: Mutex::new(Vec::new()),
+        done: AtomicU64::new(0),
     });
     (
         Sender { messages: sender, shared: Arc::clone(&shared), behind },
@@ -104,17 +105,17 @@ impl Sender {
     pub fn offer(&self, mut bytes: Vec<u8>) {
         let mut copy_bytes: usize = sample::each(&bytes).map(|sample| sample.copy_bytes()).sum();
         let copies = &self.shared.waiting_copy_bytes;
-        if copies.fetch_add(copy_bytes, Ordering::Relaxed) + copy_bytes > LIMIT_COPY_BYTES {
+        if copies.fetch_add(copy_bytes, Ordering::Relaxed) + copy_bytes > self.shared.limit_bytes {
             copies.fetch_sub(copy_bytes, Ordering::Relaxed);
             sample::leave_out_copies(&mut bytes);
             copy_bytes = 0;
         }
         let rest = bytes.len().saturating_sub(copy_bytes);
         let waiting = self.shared.waiting_bytes.fetch_add(rest, Ordering::Relaxed);
-        if waiting + rest > LIMIT_BYTES {
+        if waiting + rest > self.shared.limit_bytes {
             self.shared.waiting_bytes.fetch_sub(rest, Ordering::Relaxed);
             copies.fetch_sub(copy_bytes, Ordering::Relaxed);
-            sample::each(&bytes).for_each(|sample| self.behind.add(sample.cpu));
+            sample::each(&bytes).for_each(|sample| self.behind.add(sample.slot(), sample.cpu));
             return;
         }
         // Nobody receives any more when the output has failed; the ledger sees what is missing.
@@ -131,12 +132,24 @@ impl Sender {
     ) -> bool {
         let bytes = size_of(&events, &kernel_code);
         let waiting = self.shared.waiting_event_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if waiting > 0 && waiting + bytes > LIMIT_BYTES / EVENT_SHARE {
+        if waiting > 0 && waiting + bytes > self.shared.limit_bytes / EVENT_SHARE {
             self.shared.waiting_event_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
         let _ = self.messages.send(Message::Happened { events, kernel_code, samples_since_ns });
         true
+    }
+
+    /// How many batches of samples have been dealt with.
+    #[must_use]
+    pub fn batches_done(&self) -> u64 {
+        self.shared.done.load(Ordering::Relaxed)
+    }
+
+    /// Whether samples wait, or are being dealt with.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.shared.waiting_bytes.load(Ordering::Relaxed) > 0
     }
 
     /// Sends the last message.
@@ -161,6 +174,7 @@ impl Receiver {
         let rest = bytes.len().saturating_sub(copy_bytes);
         self.shared.waiting_bytes.fetch_sub(rest, Ordering::Relaxed);
         self.shared.waiting_copy_bytes.fetch_sub(copy_bytes, Ordering::Relaxed);
+        self.shared.done.fetch_add(1, Ordering::Relaxed);
         bytes.clear();
         if let Ok(mut spare) = self.shared.spare.lock()
             && spare.len() < SPARE_BUFFERS
@@ -188,6 +202,7 @@ fn size_of_mapping(mapping: &Mapped) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::budget::QUEUE_BYTES as LIMIT_BYTES;
     use profiler_common::sample::{COPY_BYTES, COPY_REGISTERS};
 
     /// A batch of samples of no frames, each with a copy of so many bytes.
@@ -207,9 +222,9 @@ mod tests {
 
     #[test]
     fn copies_are_left_out_before_a_sample_is() {
-        let behind = Arc::new(PerCpuCount::new(1));
-        let (sender, mut receiver) = channel(Arc::clone(&behind));
-        let full = batch(LIMIT_COPY_BYTES / COPY_BYTES, COPY_BYTES);
+        let behind = Arc::new(PerCpuCount::new(1, 1));
+        let (sender, mut receiver) = channel(Arc::clone(&behind), LIMIT_BYTES);
+        let full = batch(LIMIT_BYTES / COPY_BYTES, COPY_BYTES);
         sender.offer(full.clone());
         sender.offer(batch(2, COPY_REGISTERS * 8));
         sender.offer(full.clone());
@@ -222,27 +237,32 @@ mod tests {
             (2 * (64 + COPY_REGISTERS * 8), 2 * COPY_REGISTERS * 8)
         );
         let without = received(&mut receiver).unwrap();
-        assert!(without.bytes == batch(LIMIT_COPY_BYTES / COPY_BYTES, 0));
-        assert_eq!(sample::each(&without.bytes).count(), LIMIT_COPY_BYTES / COPY_BYTES);
+        assert!(without.bytes == batch(LIMIT_BYTES / COPY_BYTES, 0));
+        assert_eq!(sample::each(&without.bytes).count(), LIMIT_BYTES / COPY_BYTES);
         // When they are dealt with there is room again.
         for samples in [first, small, without] {
             receiver.done(samples);
         }
         sender.offer(full.clone());
         assert!(received(&mut receiver).unwrap().bytes == full);
-        assert_eq!(behind.get(0), 0);
+        assert_eq!(behind.get(0, 0), 0);
     }
 
     #[test]
     fn what_does_not_fit_is_counted() {
-        let behind = Arc::new(PerCpuCount::new(1));
-        let (sender, mut receiver) = channel(Arc::clone(&behind));
+        let behind = Arc::new(PerCpuCount::new(1, 1));
+        let (sender, mut receiver) = channel(Arc::clone(&behind), LIMIT_BYTES);
         let half = batch(LIMIT_BYTES / 64 / 2, 0);
         for _ in 0..3 {
             sender.offer(half.clone());
         }
         let samples: Vec<Samples> = std::iter::from_fn(|| received(&mut receiver)).collect();
         assert_eq!(samples.len(), 2);
-        assert_eq!(behind.get(0), LIMIT_BYTES as u64 / 64 / 2);
+        assert!(sender.is_waiting() && sender.batches_done() == 0);
+        assert_eq!(behind.get(0, 0), LIMIT_BYTES as u64 / 64 / 2);
+        for samples in samples {
+            receiver.done(samples);
+        }
+        assert!(!sender.is_waiting() && sender.batches_done() == 2);
     }
 }

@@ -2,7 +2,10 @@
 
 use std::mem::offset_of;
 
-use profiler_common::sample::{COMM_LEN, COPY_BYTES, COPY_REGISTERS, SampleHeader, UserEnd};
+use profiler_common::{
+    sample::{COMM_LEN, COPY_BYTES, COPY_REGISTERS, SampleHeader, UserEnd},
+    settings::MAX_SOURCES,
+};
 
 /// A copy of a stack begins within a page.
 const PAGE_BYTES: usize = 4096;
@@ -22,6 +25,8 @@ pub struct RawSample<'a> {
     pub tid: u32,
     /// The CPU that was sampled.
     pub cpu: u32,
+    /// The slot of the source that fired, below [`MAX_SOURCES`].
+    pub source: u8,
     /// The task's name, padded with zeros.
     pub comm: [u8; COMM_LEN],
     /// How the walk of the user stack ended.
@@ -73,6 +78,12 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl RawSample<'_> {
+    /// The slot of the source that fired.
+    #[must_use]
+    pub fn slot(&self) -> usize {
+        usize::from(self.source)
+    }
+
     /// What the copy of the stack takes.
     #[must_use]
     pub fn copy_bytes(&self) -> usize {
@@ -123,6 +134,9 @@ pub enum DecodeError {
     /// A number that stands for no [`UserEnd`].
     #[error("unknown end of the user stack: {0}")]
     UserEnd(u8),
+    /// No slot of a source.
+    #[error("unknown source: {0}")]
+    Source(u8),
 }
 
 /// Decodes the first sample of `bytes`, and gives the bytes behind it.
@@ -143,7 +157,10 @@ pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
     let (kernel, user, copy, rest) = parts.ok_or(DecodeError::Truncated { needed, got })?;
     let user_end =
         UserEnd::from_wire(header.user_end).ok_or(DecodeError::UserEnd(header.user_end))?;
-    let SampleHeader { time_ns, cgroup_id, period, tgid, tid, cpu, comm, .. } = header;
+    if usize::from(header.source) >= MAX_SOURCES {
+        return Err(DecodeError::Source(header.source));
+    }
+    let SampleHeader { time_ns, cgroup_id, period, tgid, tid, cpu, comm, source, .. } = header;
     let (kernel, user, copy) = (Addresses(kernel), Addresses(user), StackCopy::new(copy));
     let sample = RawSample {
         time_ns,
@@ -152,6 +169,7 @@ pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
         tgid,
         tid,
         cpu,
+        source,
         comm,
         user_end,
         kernel,
@@ -190,6 +208,21 @@ pub fn leave_out_copies(samples: &mut Vec<u8>) {
     *samples = kept;
 }
 
+/// Keeps those of the samples that lie one behind the other of which this says so. What is no sample stays.
+pub fn retain(samples: &mut Vec<u8>, mut keep: impl FnMut(&RawSample<'_>) -> bool) {
+    let mut kept = Vec::with_capacity(samples.len());
+    let mut rest = samples.as_slice();
+    while let Ok((sample, behind)) = decode(rest) {
+        if keep(&sample) {
+            let bytes = rest.len() - behind.len();
+            kept.extend_from_slice(rest.get(..bytes).unwrap_or_default());
+        }
+        rest = behind;
+    }
+    kept.extend_from_slice(rest);
+    *samples = kept;
+}
+
 /// Takes one field after the other.
 struct Fields<'a>(&'a [u8]);
 
@@ -213,18 +246,11 @@ impl Fields<'_> {
             user_frames: u16::from_ne_bytes(self.take()?),
             comm: self.take()?,
             user_end: u8::from_ne_bytes(self.take()?),
-            event: u8::from_ne_bytes(self.take()?),
+            source: u8::from_ne_bytes(self.take()?),
             copy_bytes: u16::from_ne_bytes(self.take()?),
             reserved: self.take()?,
         })
     }
-}
-
-/// The task's name as text; bytes that are no UTF-8 are replaced.
-#[must_use]
-pub fn comm_text(comm: &[u8; COMM_LEN]) -> std::borrow::Cow<'_, str> {
-    let name = comm.split(|&byte| byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(name)
 }
 
 #[cfg(test)]
@@ -253,7 +279,7 @@ mod tests {
             user_frames,
             comm: *b"name\0\0\0\0\0\0\0\0\0\0\0\0",
             user_end: UserEnd::ChainEnded as u8,
-            event: 0,
+            source: 3,
             copy_bytes: 0,
             reserved: [0; 4],
         }
@@ -268,7 +294,8 @@ mod tests {
             (sample.time_ns, sample.cgroup_id, sample.period, sample.tgid, sample.tid, sample.cpu),
             (1, 2, 3, 4, 5, 6)
         );
-        assert_eq!(comm_text(&sample.comm), "name");
+        assert_eq!(sample.source, 3);
+        assert_eq!(sample.comm, *b"name\0\0\0\0\0\0\0\0\0\0\0\0");
         assert_eq!(sample.user_end, UserEnd::ChainEnded);
         assert_eq!(sample.kernel.iter().collect::<Vec<_>>(), [10]);
         assert_eq!(sample.user.iter().collect::<Vec<_>>(), [20, 30]);
@@ -305,6 +332,16 @@ mod tests {
     }
 
     #[test]
+    fn some_samples_are_kept() {
+        let of = |tgid| encode(&SampleHeader { tgid, ..header(1, 1) }, &[10, 20]);
+        let mut samples = [of(1), of(2), of(1), of(3), vec![9; 3]].concat();
+        retain(&mut samples, |it| it.tgid != 1);
+        assert_eq!(samples, [of(2), of(3), vec![9; 3]].concat());
+        retain(&mut samples, |_| false);
+        assert_eq!(samples, [9; 3]);
+    }
+
+    #[test]
     fn refuses_what_it_can_not_be() {
         let bytes = encode(&header(1, 2), &[10, 20, 30]);
         let cut = &bytes[..bytes.len() - 1];
@@ -313,6 +350,8 @@ mod tests {
         let mut wrong = header(0, 0);
         wrong.user_end = 99;
         assert_eq!(decode(&encode(&wrong, &[])), Err(DecodeError::UserEnd(99)));
+        let wrong = SampleHeader { source: 4, ..header(0, 0) };
+        assert_eq!(decode(&encode(&wrong, &[])), Err(DecodeError::Source(4)));
     }
 
     proptest! {

@@ -1,6 +1,10 @@
-//! What ends a run: a signal or the time asked for.
+//! What is asked of a run from outside: to end, by a signal or after the time asked for, and to report.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -9,45 +13,61 @@ use tokio::{
 
 use crate::error::{Error, Result};
 
-/// The signals that end a run: Ctrl-C, `kill`, and a closed terminal. One that was ignored when we
-/// were started, as `nohup` does it, stays so.
-pub struct Signals([Option<Signal>; 3]);
+/// The signals that end a run: Ctrl-C and Ctrl-\\, `kill`, a closed terminal, a timer, a limit of CPU time
+/// (`ulimit -t`), and a power failure. One that was ignored when we were started, as `nohup` does it, stays
+/// so. What is not here and not a [report](Reports) ends the process as it always does, without a ledger.
+pub struct Signals(Vec<Signal>);
+
+/// The signals that ask for a report of a run that goes on.
+pub struct Reports(Vec<Signal>);
 
 impl Signals {
+    const ALL: [i32; 7] = [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGALRM,
+        libc::SIGXCPU,
+        libc::SIGPWR,
+    ];
+
     /// From here on these signals no longer end the process by themselves.
     pub fn listen() -> Result<Self> {
-        let listen = |kind: SignalKind| {
-            if is_ignored(kind) {
-                return Ok(None);
-            }
-            let signal = signal(kind).map(Some);
-            signal.map_err(|error| Error::system("cannot catch signals", error))
-        };
-        Ok(Self([
-            listen(SignalKind::interrupt())?,
-            listen(SignalKind::terminate())?,
-            listen(SignalKind::hangup())?,
-        ]))
+        listen(&Self::ALL).map(Self)
     }
 
     /// Waits for the next of them.
     pub async fn next(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            () = receive(interrupt) => {}
-            () = receive(terminate) => {}
-            () = receive(hangup) => {}
-        }
+        next(&mut self.0).await;
     }
 }
 
-async fn receive(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => {
-            signal.recv().await;
-        }
-        None => std::future::pending().await,
+impl Reports {
+    /// From here on these signals no longer end the process.
+    pub fn listen() -> Result<Self> {
+        listen(&[libc::SIGUSR1, libc::SIGUSR2]).map(Self)
     }
+
+    /// Waits for the next of them.
+    pub async fn next(&mut self) {
+        next(&mut self.0).await;
+    }
+}
+
+fn listen(signals: &[i32]) -> Result<Vec<Signal>> {
+    let kinds = signals.iter().map(|it| SignalKind::from_raw(*it)).filter(|it| !is_ignored(*it));
+    kinds
+        .map(|kind| signal(kind).map_err(|error| Error::system("cannot catch signals", error)))
+        .collect()
+}
+
+async fn next(signals: &mut [Signal]) {
+    poll_fn(|context| {
+        let has_come = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+        if has_come { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 fn is_ignored(kind: SignalKind) -> bool {

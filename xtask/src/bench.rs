@@ -15,7 +15,11 @@ pub(crate) struct Options {
     /// Build profile-bee, a profiler to compare with, if it is not there: once, into the cache.
     #[arg(long)]
     with_profile_bee: bool,
-    /// Only these parts: programs, kernel, whole, short, slowdown, agent, losses, tables, names.
+    /// For how many seconds each of the two runs of `soak` goes on; 15 by default.
+    #[arg(long, value_name = "SECONDS")]
+    soak_seconds: Option<u32>,
+    /// Only these parts: programs, kernel, whole, short, slowdown, agent, losses,
+    /// overload, start, tables, names, soak.
     #[arg(value_name = "PART")]
     parts: Vec<String>,
 }
@@ -31,11 +35,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .env("PROFILER_FIXED_RECORD", objects.fixed_record)
         .env("PROFILER_TEST_FIXTURES", fixtures::build(&Cross::find_or_install(Arch::HOST)?)?)
         .env("PROFILER_BENCH_JSON", workspace::target().join("bench.json"));
+    if let Some(seconds) = options.soak_seconds {
+        cargo.env("PROFILER_SOAK_SECONDS", seconds.to_string());
+    }
     if let Some(program) = profile_bee(options.with_profile_bee)? {
         cargo.env("PROFILER_PROFILE_BEE", program);
     }
     test::as_root(&mut cargo).map_err(|why| anyhow!("the benchmark {why}"))?;
-    command::run(&mut cargo)
+    command::run_printing(&mut cargo)
 }
 
 /// Where profile-bee is: in the cache, or built into it if that is asked for.

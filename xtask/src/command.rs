@@ -3,14 +3,22 @@
 use std::{
     env,
     ffi::OsStr,
+    io,
     path::PathBuf,
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 
-/// Runs the command; an error names it.
+/// Runs a command that builds, fetches or installs something; an error names it. What it prints goes to
+/// standard error, since standard output belongs to what the chore prints itself, such as the samples of
+/// `cargo xtask run`.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
+    run_printing(command.stdout(io::stderr()))
+}
+
+/// Runs a command whose output is what the chore is for, and leaves it on standard output.
+pub(crate) fn run_printing(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run `{}`", words(command)))?;
     if !status.success() {
         bail!("`{}` failed: {status}", words(command));

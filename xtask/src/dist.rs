@@ -23,7 +23,7 @@ pub(crate) fn run(archs: &[Arch]) -> Result<()> {
 }
 
 /// Builds the static agent with the object for its architecture inside.
-pub(crate) fn build(cross: &Cross) -> Result<PathBuf> {
+fn build(cross: &Cross) -> Result<PathBuf> {
     let arch = cross.arch;
     ebpf::build(arch)?;
     let mut cargo = cross.cargo();
@@ -39,7 +39,7 @@ pub(crate) fn build(cross: &Cross) -> Result<PathBuf> {
 }
 
 /// A program that asks for a dynamic linker would not start where there is none.
-fn assert_static(program: &Path) -> Result<()> {
+pub(crate) fn assert_static(program: &Path) -> Result<()> {
     let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let file = ElfFile64::<Endianness>::parse(&*bytes).context("cargo has built no ELF file")?;
     let types = file.elf_program_headers().iter().map(|header| header.p_type(file.endian()));

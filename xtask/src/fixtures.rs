@@ -70,7 +70,12 @@ fn compile(cross: &Cross, source: &Path, program: &Path) -> Result<Option<&'stat
             return Ok(Some("go"));
         }
         compiler = Command::new("go");
-        compiler.arg("build").env("GOOS", "linux").env("GOARCH", cross.arch.debian());
+        // Files that it is made of besides are beside it.
+        compiler
+            .arg("build")
+            .current_dir(source.parent().unwrap_or(source))
+            .env("GOOS", "linux")
+            .env("GOARCH", cross.arch.debian());
         compiler.env("CGO_ENABLED", "0").env("GOCACHE", workspace::target().join("go-cache"));
     } else if is_musl {
         if command::on_path("musl-gcc").is_empty() {
@@ -85,5 +90,9 @@ fn compile(cross: &Cross, source: &Path, program: &Path) -> Result<Option<&'stat
         compiler.args(["-O0", "-g", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]);
         compiler.args(own("// cc: ")).args(own(&only));
     }
-    command::run(compiler.arg("-o").arg(program).arg(source)).map(|()| None)
+    // Go takes files of one folder by one name of it only.
+    let is_go = source.extension().is_some_and(|it| it == "go");
+    let source = if is_go { source.file_name().unwrap_or_default().as_ref() } else { source };
+    compiler.arg("-o").arg(program);
+    command::run(compiler.args(own("// go: ")).arg(source)).map(|()| None)
 }

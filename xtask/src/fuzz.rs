@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use object::{Architecture, Object as _, ObjectSection as _};
 
 use crate::{arch::Arch, command, ebpf, workspace};
@@ -19,7 +19,20 @@ const PROGRAMS: [&str; 5] = [
 /// Bytes of a section that the target `cfi` begins with: none of its inputs gets longer.
 const SEED_BYTES: usize = 16 << 10;
 
-pub(crate) fn run(seconds: u32) -> Result<()> {
+/// No sanitizer. What is fuzzed is safe Rust, apart from a memory map, so what there is to find is panics,
+/// overflows, aborts, endless loops and memory without bound: libFuzzer and debug assertions see these by
+/// themselves. AddressSanitizer would see little more, at a third of the inputs per second and several times
+/// the build time.
+const SANITIZER: &str = "none";
+/// A parser process may take 512 MiB; libFuzzer's own corpus and tables come on top.
+const RSS_LIMIT: &str = "-rss_limit_mb=1024";
+/// Seconds for one input.
+const TIMEOUT: &str = "-timeout=20";
+
+/// Writes what a target begins with into a folder.
+type Seed = fn(&Path) -> std::io::Result<()>;
+
+pub(crate) fn run(seconds: u32, only: &[String]) -> Result<()> {
     let objects = ebpf::build(Arch::HOST)?;
     let home = workspace::cache()?.join(format!("cargo-fuzz-{VERSION}"));
     let cargo_fuzz = home.join("bin/cargo-fuzz");
@@ -35,28 +48,43 @@ pub(crate) fn run(seconds: u32) -> Result<()> {
         .context("cannot build cargo-fuzz, which needs the network or a filled cargo registry")?;
     }
     let dir = workspace::root().join("profiler/fuzz");
-    let targets = fs::read_dir(dir.join("fuzz_targets"))
-        .with_context(|| format!("cannot read {}", dir.display()))?;
-    let corpus = dir.join("corpus/cfi");
-    fs::create_dir_all(&corpus)
-        .and_then(|()| seed_cfi(&corpus))
-        .with_context(|| format!("cannot write to {}", corpus.display()))?;
-    for target in targets {
-        let path = target?.path();
-        let name = path.file_stem().unwrap_or_default();
+    let targets = targets(&dir.join("fuzz_targets"), only)?;
+    let seeds: [(_, Seed); 2] = [("corpus/cfi", seed_cfi), ("corpus/elf", seed_elf)];
+    for (corpus, seed) in seeds {
+        let corpus = dir.join(corpus);
+        fs::create_dir_all(&corpus)
+            .and_then(|()| seed(&corpus))
+            .with_context(|| format!("cannot write to {}", corpus.display()))?;
+    }
+    for name in targets {
         let mut fuzz = std::process::Command::new(&cargo_fuzz);
         fuzz.arg("run")
-            .arg("--fuzz-dir")
+            .args(["--sanitizer", SANITIZER, "--fuzz-dir"])
             .arg(&dir)
-            .arg(name)
-            .args(["--", &format!("-max_total_time={seconds}")])
+            .arg(&name)
+            .args(["--", &format!("-max_total_time={seconds}"), RSS_LIMIT, TIMEOUT])
             .current_dir(workspace::root())
-            // Sanitizers are behind an unstable flag of the compiler.
+            // Its flags for the compiler are unstable ones.
             .env("RUSTC_BOOTSTRAP", "1")
             .env("PROFILER_EBPF_OBJECT", &objects.profiler);
         command::run_shown(&mut fuzz)?;
     }
     Ok(())
+}
+
+/// The names of the targets that are asked for, or of all.
+fn targets(dir: &Path, only: &[String]) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        all.extend(path.file_stem().map(|it| it.to_string_lossy().into_owned()));
+    }
+    all.sort();
+    if let Some(unknown) = only.iter().find(|it| !all.contains(it)) {
+        bail!("there is no fuzz target {unknown}; there are {}", all.join(", "));
+    }
+    Ok(if only.is_empty() { all } else { only.to_vec() })
 }
 
 /// Has the target `cfi` begin with real call frame information: random bytes hardly ever have an entry that
@@ -76,4 +104,46 @@ fn seed_cfi(corpus: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Has the target `elf` begin with real programs, small ones of each kind of debug info. Where there is no C
+/// compiler it begins with those that are installed.
+fn seed_elf(corpus: &Path) -> std::io::Result<()> {
+    const SOURCE: &str = "static inline int inner(int x) { return x * x; }
+        int outer(int x) { return inner(x) + 1; }
+        int main(void) { return outer(2); }";
+    const KINDS: [&[&str]; 6] = [
+        &["-g"],
+        &["-x", "c++"],
+        &["-g", "-gz"],
+        &["-gdwarf-4", "-gsplit-dwarf"],
+        &["-gdwarf-5", "-gsplit-dwarf"],
+        &["-s", "-x", "c++"],
+    ];
+    let dir = workspace::target().join("fuzz-seeds");
+    fs::create_dir_all(&dir)?;
+    fs::write(dir.join("source.c"), SOURCE)?;
+    for kind in KINDS {
+        let mut gcc = std::process::Command::new("gcc");
+        let name = kind.concat();
+        gcc.args(["-O1", "-o", &name]).args(kind).arg("source.c").current_dir(&dir);
+        if gcc.output().is_ok_and(|it| it.status.success()) {
+            let _ = std::process::Command::new("objcopy")
+                .args(["--compress-debug-sections=zstd", &name, &format!("{name}-zstd")])
+                .current_dir(&dir)
+                .output();
+        }
+    }
+    let made = fs::read_dir(&dir)?.filter_map(|it| Some(it.ok()?.path()));
+    for path in made.chain(["/bin/true".into()]) {
+        let (Ok(bytes), Some(name)) = (fs::read(&path), path.file_name()) else { continue };
+        // The target's switches: whether lines are wanted, what else the file is taken for, and where to begin.
+        for switches in [[0, 0, 0, 0], [1, 15, 0, 0]] {
+            let mut seed = switches.to_vec();
+            seed.extend(&bytes);
+            let [lines, ..] = switches;
+            fs::write(corpus.join(format!("seed-{}-{lines}", name.display())), seed)?;
+        }
+    }
+    fs::remove_dir_all(&dir)
 }

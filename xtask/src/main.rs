@@ -13,6 +13,7 @@ mod ebpf;
 mod fixtures;
 mod fuzz;
 mod generate;
+mod harness;
 mod linker;
 mod run;
 mod test;
@@ -66,11 +67,13 @@ enum Chore {
     },
     /// Measure on this machine: print a table and write it as JSON.
     Bench(bench::Options),
-    /// Run each fuzz target for a bounded time.
+    /// Run fuzz targets, each for a bounded time.
     Fuzz {
-        /// Seconds a target.
+        /// Seconds per target.
         #[arg(long, default_value_t = 30)]
         seconds: u32,
+        /// Only these targets [default: all].
+        targets: Vec<String>,
     },
     /// Write the man page and the shell completions to target/generated.
     Generate,
@@ -85,7 +88,7 @@ fn main() -> ExitCode {
         Chore::Dist { archs } if archs.is_empty() => dist::run(&Arch::ALL),
         Chore::Dist { archs } => dist::run(&archs),
         Chore::Bench(options) => bench::run(&options),
-        Chore::Fuzz { seconds } => fuzz::run(seconds),
+        Chore::Fuzz { seconds, targets } => fuzz::run(seconds, &targets),
         Chore::Generate => generate::run(),
     };
     match done {

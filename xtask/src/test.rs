@@ -1,15 +1,32 @@
 //! `cargo xtask test`: all checks, each run to its end, with a line each at the end.
 
-use std::{fmt, process::Command};
+use std::{
+    fmt,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, bail};
 
-use crate::{arch::Arch, command, cross::Cross, ebpf, fixtures, vm, workspace};
+use crate::{
+    arch::Arch,
+    command,
+    cross::Cross,
+    ebpf, fixtures,
+    harness::{self, Tally},
+    vm, workspace,
+};
 
 enum Outcome {
     Passed,
     Failed(String),
     Skipped(&'static str),
+}
+
+impl From<Result<()>> for Outcome {
+    fn from(done: Result<()>) -> Self {
+        done.map_or_else(|error| Self::Failed(format!("{error:#}")), |()| Self::Passed)
+    }
 }
 
 impl fmt::Display for Outcome {
@@ -22,30 +39,63 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// The checks that were run, in their order.
+#[derive(Default)]
+struct Stages {
+    done: Vec<(&'static str, Duration, Outcome)>,
+    tally: Tally,
+}
+
+impl Stages {
+    fn run(&mut self, name: &'static str, check: impl FnOnce() -> (Tally, Outcome)) {
+        let start = Instant::now();
+        let (tally, outcome) = check();
+        self.done.push((name, start.elapsed(), outcome));
+        self.tally.add(tally);
+    }
+
+    fn have_failed(&self) -> bool {
+        self.done.iter().any(|(_, _, outcome)| matches!(outcome, Outcome::Failed(_)))
+    }
+}
+
+/// A line a stage with its minutes, then how many tests ended how.
+impl fmt::Display for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<14}{:>7}", "stage", "minutes")?;
+        for (name, took, outcome) in &self.done {
+            writeln!(f, "{name:<14}{:>7.1}  {outcome}", took.as_secs_f64() / 60.0)?;
+        }
+        let total: Duration = self.done.iter().map(|(_, took, _)| *took).sum();
+        writeln!(f, "{:<14}{:>7.1}\n", "all", total.as_secs_f64() / 60.0)?;
+        write!(f, "{}", self.tally)
+    }
+}
+
 /// Runs the checks; with a filter, only the kernel tests whose name contains it. With `vm` the kernel
 /// tests also on emulated machines.
 pub(crate) fn run(vm: bool, filter: Option<&str>) -> Result<()> {
-    ebpf::build(Arch::HOST)?;
-    let mut outcomes = Vec::new();
+    let mut stages = Stages::default();
+    let plain = |outcome: Outcome| (Tally::default(), outcome);
+    stages.run("eBPF program", || plain(ebpf::build(Arch::HOST).map(drop).into()));
+    if stages.have_failed() {
+        bail!("{stages}");
+    }
     if filter.is_none() {
-        outcomes.push(("formatting", component("fmt", &["--all", "--check"])));
+        stages.run("formatting", || plain(component("fmt", &["--all", "--check"])));
         let clippy = ["--all-targets", "--quiet", "--", "-Dwarnings"];
-        outcomes.push(("clippy", component("clippy", &clippy)));
-        outcomes.push(("unit tests", outcome(workspace::cargo().args(["test", "--quiet"]))));
+        stages.run("clippy", || plain(component("clippy", &clippy)));
+        stages.run("unit tests", || counted(workspace::cargo().args(["test", "--quiet"])));
     }
-    outcomes.push(("kernel tests", kernel_tests(filter)));
+    stages.run("kernel tests", || kernel_tests(filter));
     if vm {
-        let done = vm::run(&vm::Options::with_filter(filter));
-        let outcome =
-            done.map_or_else(|it| Outcome::Failed(format!("{it:#}")), |()| Outcome::Passed);
-        outcomes.push(("emulated", outcome));
+        stages.run("emulated", || {
+            let (tally, done) = vm::run_counted(&vm::Options::with_filter(filter));
+            (tally, done.into())
+        });
     }
-
-    println!();
-    for (name, outcome) in &outcomes {
-        println!("{name:<14}{outcome}");
-    }
-    if outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Failed(_))) {
+    println!("\n{stages}");
+    if stages.have_failed() {
         bail!("not all checks passed");
     }
     Ok(())
@@ -53,19 +103,22 @@ pub(crate) fn run(vm: bool, filter: Option<&str>) -> Result<()> {
 
 /// The tests that load the program into the kernel are marked `#[ignore]`, so that a plain
 /// `cargo test` works for everyone.
-fn kernel_tests(filter: Option<&str>) -> Outcome {
+fn kernel_tests(filter: Option<&str>) -> (Tally, Outcome) {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--package", "profiler", "--test", "kernel", "--"]);
     // One after another: each looks at what the whole machine does.
     cargo.args(["--ignored", "--test-threads=1"]).args(filter);
     if let Err(why) = as_root(&mut cargo) {
-        return Outcome::Skipped(why);
+        return (Tally::default(), Outcome::Skipped(why));
     }
     match Cross::find_or_install(Arch::HOST).and_then(|cross| fixtures::build(&cross)) {
         Ok(programs) => cargo.env("PROFILER_TEST_FIXTURES", programs),
-        Err(error) => return Outcome::Failed(format!("no programs to profile: {error:#}")),
+        Err(error) => {
+            let why = format!("no programs to profile: {error:#}");
+            return (Tally::default(), Outcome::Failed(why));
+        }
     };
-    outcome(&mut cargo)
+    counted(&mut cargo)
 }
 
 /// Has cargo run what it builds as root.
@@ -88,13 +141,12 @@ fn component(name: &str, arguments: &[&str]) -> Outcome {
     if !cargo.args([name, "--version"]).output().is_ok_and(|output| output.status.success()) {
         return Outcome::Skipped("not installed: rustup component add rustfmt clippy");
     }
-    outcome(workspace::cargo().arg(name).args(arguments))
+    command::run_shown(workspace::cargo().arg(name).args(arguments)).into()
 }
 
-fn outcome(command: &mut Command) -> Outcome {
+/// Runs tests, and counts them.
+fn counted(command: &mut Command) -> (Tally, Outcome) {
     eprintln!("+ {}", command::words(command));
-    match command::run(command) {
-        Ok(()) => Outcome::Passed,
-        Err(error) => Outcome::Failed(format!("{error:#}")),
-    }
+    let (harness, done) = harness::run(command);
+    (harness.tally(), done.into())
 }

@@ -1,7 +1,7 @@
 //! The agent, and the profilers beside it, as child processes that are looked at from outside.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Read as _,
     mem::MaybeUninit,
     path::Path,
@@ -9,6 +9,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+use serde::Serialize;
 
 use crate::{
     Result,
@@ -22,6 +24,33 @@ const STEP: Duration = Duration::from_millis(10);
 
 /// A profiler while it runs; killed when dropped.
 pub(crate) struct Agent(Option<Child>);
+
+/// Pages in RAM, in MiB.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Resident {
+    /// Heap and stacks of threads.
+    anon_mib: f64,
+    /// Mapped files, the program's own among them, and the rings.
+    file_mib: f64,
+}
+
+impl Resident {
+    fn of(pid: &str) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let mib = |name: &str| -> Result<f64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|line| line.split_whitespace().next());
+            Ok(kib.ok_or("it says nothing of its memory")?.parse::<f64>()? / 1024.0)
+        };
+        let file_mib = mib("RssFile:")? + mib("RssShmem:")?;
+        Ok(Self { anon_mib: mib("RssAnon:")?, file_mib })
+    }
+
+    pub(crate) fn text(self) -> String {
+        let Self { anon_mib, file_mib } = self;
+        format!("{:.0} ({anon_mib:.0} + {file_mib:.0})", anon_mib + file_mib)
+    }
+}
 
 /// A program that has ended by itself.
 pub(crate) struct Ended {
@@ -77,6 +106,21 @@ impl Agent {
             thread::sleep(STEP);
         }
         Err(format!("process {pid} did not {what} in {} s", START_LIMIT.as_secs()).into())
+    }
+
+    /// What it and its parser processes have in RAM.
+    pub(crate) fn resident(&self) -> Result<(Resident, Resident)> {
+        let pid = self.pid()?;
+        let mut parsers = Resident::default();
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let children = fs::read_to_string(thread?.path().join("children"))?;
+            for child in children.split_whitespace() {
+                let of_child = Resident::of(child)?;
+                parsers.anon_mib += of_child.anon_mib;
+                parsers.file_mib += of_child.file_mib;
+            }
+        }
+        Ok((Resident::of(&pid.to_string())?, parsers))
     }
 
     /// Has it end as by Ctrl-C, and waits until it has.
@@ -142,5 +186,16 @@ impl Ended {
         let delivered = row.and_then(|row| row.split_whitespace().nth(1));
         let delivered = delivered.ok_or_else(|| format!("no total in:\n{}", self.stderr))?;
         Ok(delivered.parse()?)
+    }
+
+    /// How many samples the profiler itself has lost, by reason, by its table on standard error.
+    pub(crate) fn lost(&self) -> Vec<(String, u64)> {
+        let line = self.stderr.lines().find_map(|line| line.strip_prefix("lost: "));
+        let reasons = line.into_iter().flat_map(|line| line.split(", "));
+        let reasons = reasons.filter_map(|it| {
+            let (reason, count) = it.rsplit_once(' ')?;
+            Some((reason.to_owned(), count.parse().ok()?))
+        });
+        reasons.filter(|(reason, _)| reason != "missed by the kernel").collect()
     }
 }

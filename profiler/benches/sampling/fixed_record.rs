@@ -1,17 +1,16 @@
 //! The program to compare with, and its reader.
 
 use std::{
-    os::fd::AsFd as _,
     path::Path,
     time::{Duration, Instant},
 };
 
 use aya::{EbpfLoader, maps::RingBuf, programs::PerfEvent};
 use profiler::{
-    config::EventChoice,
-    perf::{attr::Rate, cpus::CpuList, event::EventSpec, set::EventSet},
+    perf::{config::EventChoice, event::EventSpec, set::EventSet},
     ring::SampleRing,
 };
+use profiler_profile::{cpus::CpuList, source::Rate};
 
 use crate::{
     HZ, Result, SETTLE,
@@ -38,8 +37,8 @@ pub(crate) fn measure(
     program.load()?;
     let loaded = Loaded::by(std::process::id())?;
     let choice = EventChoice::Named(EventSpec::CPU_CLOCK);
-    let mut set = EventSet::open(choice, Rate::Frequency(HZ), cpus, true)?;
-    set.attach(program.fd()?.as_fd())?;
+    let mut set = EventSet::open(&choice, Rate::Frequency(HZ), cpus, true)?;
+    set.attach(program.fd()?.try_clone()?)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

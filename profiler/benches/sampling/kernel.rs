@@ -12,7 +12,11 @@ use std::{
 
 use aya::maps::loaded_maps;
 use clap::Parser as _;
-use profiler::{bpf::load::Program, cli::Cli, config::Config};
+use profiler::{
+    bpf::load::{Program, SlotSettings},
+    cli::Cli,
+    config::{Config, Machine},
+};
 use serde::Serialize;
 
 use crate::{
@@ -128,14 +132,14 @@ impl Kernel {
 impl Loading {
     fn measure(call_graph: &'static str) -> Result<Self> {
         let cli = Cli::try_parse_from(["profiler", "--call-graph", call_graph])?;
-        let config = Config::resolve(cli.sampling, 0)?;
+        let config = Config::resolve(cli.sampling, 0, &Machine::probe()?)?;
         let mut ms = Vec::with_capacity(ROUNDS);
         let mut loaded = None;
         for _ in 0..ROUNDS {
             // One at a time.
             drop(loaded.take());
             let begin = Instant::now();
-            loaded = Some(Program::load(&config)?);
+            loaded = Some(Program::load(&config.program, &[SlotSettings::default()])?);
             ms.push(1e3 * begin.elapsed().as_secs_f64());
         }
         let loaded = loaded.ok_or("nothing was loaded")?;

@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use profiler::perf::cpus::CpuList;
+use profiler_profile::cpus::CpuList;
 
 use crate::Result;
 
@@ -83,6 +83,11 @@ impl Program {
     /// The same on one CPU.
     pub(crate) fn run_on(&self, cpu: u32) -> Result<Running> {
         self.start([cpu], FRAMES, 0)
+    }
+
+    /// How a shell starts one that spins on a CPU.
+    pub(crate) fn command_line(&self, cpu: u32) -> String {
+        format!("{} {cpu} {FRAMES} 0", self.path.display())
     }
 
     /// Does this much work on each CPU.

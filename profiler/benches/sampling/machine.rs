@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, fmt::Write as _, fs};
 
-use profiler::perf::cpus::CpuList;
+use profiler_profile::cpus::CpuList;
 use serde::Serialize;
 
 use crate::Result;

@@ -5,10 +5,12 @@ use std::{
     fs,
     path::Path,
     process::Stdio,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use profiler::{
+    parser::Bars,
     process::{table::Processes, tracker::Tracker},
     sample::Addresses,
     symbolize::symbolizer::Symbolizer,
@@ -21,8 +23,11 @@ use crate::{Bench, Result, agent::Agent, brief::Load};
 const CROWD: usize = 2;
 /// For how long the agent looks at them.
 const CROWD_SECONDS: u64 = 5;
-/// Addresses that are named for the throughput.
-const ADDRESSES: usize = 20_000;
+/// Addresses that are named for the throughput, and how many of them a stack has.
+const ADDRESSES: usize = 1_000_000;
+const FRAMES: usize = 30;
+/// Addresses that are named twice: all of them are kept meanwhile.
+const KEPT: usize = 20_000;
 const SYMBOL_CACHE: usize = 256 << 20;
 
 #[derive(Serialize)]
@@ -39,12 +44,20 @@ struct Crowd {
     peak_mib: f64,
 }
 
-/// Addresses of this program's code, named by one thread.
+/// Addresses of this program's code, named by one thread and its parser process.
 #[derive(Serialize)]
 struct Throughput {
     addresses: usize,
-    cold_per_second: f64,
-    cached_per_second: f64,
+    per_second: f64,
+    /// As stacks of one frame: a question each.
+    single_per_second: f64,
+    kept_per_second: f64,
+    /// CPU time of the parser process while all were named.
+    parser_seconds: f64,
+    thread_seconds: f64,
+    /// By how much this process has grown.
+    grown_mib: f64,
+    parser_mib: f64,
 }
 
 impl Names {
@@ -61,11 +74,20 @@ impl Names {
             "\n{processes_per_second:.0} processes a second at 99 Hz: the agent takes \
              {agent_cpu_percent:.1} % of a CPU, at most {peak_mib:.0} MiB"
         )?;
-        let Throughput { addresses, cold_per_second, cached_per_second } = self.throughput;
+        let of = &self.throughput;
         writeln!(
             text,
-            "names of {addresses} addresses: {cold_per_second:.0} a second, {cached_per_second:.0} \
-             when asked again"
+            "names of {} addresses in stacks of {FRAMES}: {:.0} a second ({:.0} one by one), {:.0} of \
+             those that are kept; the thread takes {:.2} s of a CPU and grows by {:.0} MiB, its parser \
+             process takes {:.2} s and {:.0} MiB",
+            of.addresses,
+            of.per_second,
+            of.single_per_second,
+            of.kept_per_second,
+            of.thread_seconds,
+            of.grown_mib,
+            of.parser_seconds,
+            of.parser_mib
         )
     }
 }
@@ -100,19 +122,68 @@ impl Throughput {
         let process = processes.at(own, u64::MAX).ok_or("no process of our own")?;
         let mappings = process.space.mappings().iter().filter(|it| it.name.starts_with('/'));
         let code: u64 = mappings.clone().map(|it| it.end - it.start).sum();
-        // Evenly over all code, so that few lie in one function.
+        // Evenly over all code, so that few lie in one function, and those of a stack far apart.
         let step = usize::try_from(code)?.div_ceil(ADDRESSES).max(1);
-        let addresses = mappings.flat_map(|it| (it.start..it.end).step_by(step));
-        let bytes: Vec<[u8; 8]> = addresses.map(u64::to_ne_bytes).collect();
-        let mut symbolizer = Symbolizer::new(false, SYMBOL_CACHE, None);
-        let mut pass = || {
-            let start = Instant::now();
-            for address in &bytes {
-                symbolizer.user_stack(&process, Addresses::new(address), u64::MAX);
+        let all: Vec<u64> = mappings.flat_map(|it| (it.start..it.end).step_by(step)).collect();
+        let stacks = all.len() / FRAMES;
+        let stacks: Vec<Vec<u8>> = (0..stacks)
+            .map(|first| all.iter().skip(first).step_by(stacks).take(FRAMES))
+            .map(|stack| stack.flat_map(|address| address.to_ne_bytes()).collect())
+            .collect();
+        let bars = Arc::<Bars>::default();
+        let before = Memory::of(own)?;
+        let mut symbolizer = Symbolizer::new(false, SYMBOL_CACHE, None, Arc::clone(&bars));
+        let mut pass = |stacks: &mut dyn Iterator<Item = &[u8]>| {
+            let (mut named, start) = (0, Instant::now());
+            for stack in stacks {
+                symbolizer.user_stack(&process, Addresses::new(stack), u64::MAX);
+                named += stack.len() / size_of::<u64>();
             }
-            bytes.len() as f64 / start.elapsed().as_secs_f64()
+            named as f64 / start.elapsed().as_secs_f64()
         };
-        let (cold_per_second, cached_per_second) = (pass(), pass());
-        Ok(Self { addresses: bytes.len(), cold_per_second, cached_per_second })
+        let cpu = thread_cpu()?;
+        let per_second = pass(&mut stacks.iter().map(Vec::as_slice));
+        let thread_seconds = thread_cpu()? - cpu;
+        let [parser] = bars.pids()[..] else { return Err("no parser process".into()) };
+        let (after, parser) = (Memory::of(own)?, Memory::of(parser)?);
+        // None of these is kept: they were not named before.
+        let others = all.iter().map(|address| address + 1).step_by(all.len().div_ceil(KEPT).max(1));
+        let others: Vec<[u8; 8]> = others.map(u64::to_ne_bytes).collect();
+        let single_per_second = pass(&mut others.iter().map(<[u8; 8]>::as_slice));
+        let kept_per_second = pass(&mut others.iter().map(<[u8; 8]>::as_slice));
+        Ok(Self {
+            addresses: all.len(),
+            per_second,
+            single_per_second,
+            kept_per_second,
+            parser_seconds: parser.cpu_seconds,
+            thread_seconds,
+            grown_mib: after.mib - before.mib,
+            parser_mib: parser.mib,
+        })
     }
+}
+
+/// What a process has taken.
+struct Memory {
+    mib: f64,
+    cpu_seconds: f64,
+}
+
+impl Memory {
+    fn of(pid: u32) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib: f64 = kib.ok_or("no VmRSS")?.trim().trim_end_matches(" kB").parse()?;
+        // In nanoseconds, and the first of three.
+        let cpu = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+        let cpu: f64 = cpu.split_whitespace().next().ok_or("no CPU time")?.parse()?;
+        Ok(Self { mib: kib / 1024.0, cpu_seconds: cpu / 1e9 })
+    }
+}
+
+/// CPU time of this thread, in seconds.
+fn thread_cpu() -> Result<f64> {
+    let cpu = fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(cpu.split_whitespace().next().ok_or("no CPU time")?.parse::<f64>()? / 1e9)
 }

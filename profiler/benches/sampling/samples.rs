@@ -102,7 +102,7 @@ impl Sample {
             user_frames: frames.len(),
             named: frames.iter().all(|it| it.get("symbol").is_some_and(Value::is_string)),
             end: value.get("user_end")?.as_str()?.to_owned(),
-            is_copied: value.get("user_copied")?.as_bool()?,
+            is_copied: value.get("user_from_snapshot")?.as_bool()?,
         })
     }
 
@@ -120,12 +120,17 @@ impl Wholeness {
 
     pub(crate) fn add<'s>(&mut self, samples: impl IntoIterator<Item = &'s Sample>) {
         for sample in samples {
-            self.samples += 1;
-            if sample.is_whole() {
-                self.whole += 1;
-            } else {
-                *self.cut.entry(sample.end.clone()).or_default() += 1;
-            }
+            self.add_end(&sample.end);
+        }
+    }
+
+    /// Counts a stack by how it has ended.
+    pub(crate) fn add_end(&mut self, end: &str) {
+        self.samples += 1;
+        if end == WHOLE {
+            self.whole += 1;
+        } else {
+            *self.cut.entry(end.to_owned()).or_default() += 1;
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use profiler::unwind::{Rules, Table};
+use profiler_unwind::{Rules, Table};
 use serde::Serialize;
 
 use crate::{Bench, Result, agent::Agent, lowest};

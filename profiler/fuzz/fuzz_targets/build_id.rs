@@ -7,8 +7,6 @@ use std::{
     sync::LazyLock,
 };
 
-use profiler::build_id::BuildId;
-
 static SCRATCH: LazyLock<File> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("fuzz-build-id-{}", std::process::id()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
@@ -19,5 +17,5 @@ static SCRATCH: LazyLock<File> = LazyLock::new(|| {
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     SCRATCH.set_len(0).and_then(|()| SCRATCH.write_all_at(bytes, 0)).expect("cannot write");
-    assert!(BuildId::of_elf(&SCRATCH).is_none_or(|id| (1..=20).contains(&id.as_bytes().len())));
+    assert!(profiler_elf::build_id(&SCRATCH).is_none_or(|id| (1..=20).contains(&id.as_bytes().len())));
 });

@@ -3,8 +3,8 @@
 #![no_main]
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindSection};
-use profiler::unwind::cfi::{Bytes, Frames};
 use profiler_common::unwind::{aarch64::Aarch64, step::Arch, x86_64::X86_64};
+use profiler_unwind::cfi::{Bytes, Frames};
 
 libfuzzer_sys::fuzz_target!(|input: (bool, bool, &[u8])| {
     let (is_debug, is_arm, bytes) = input;

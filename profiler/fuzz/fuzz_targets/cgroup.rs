@@ -1,7 +1,7 @@
 //! Any text gives ids of the length that they have.
 #![no_main]
 
-use profiler::process::cgroup;
+use profiler::procfs::cgroup;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let path = cgroup::path(text).unwrap_or(text);

@@ -1,11 +1,11 @@
 //! Any rows become a table in which the search finds what a linear one finds in the rows.
 #![no_main]
 
-use profiler::unwind::{Rules, compact::Packer};
 use profiler_common::unwind::{
     rule::{Cfa, Rule},
     table::{Chunk, Chunks, find},
 };
+use profiler_unwind::{Rules, packer::Packer};
 
 struct Words(Vec<u32>);
 

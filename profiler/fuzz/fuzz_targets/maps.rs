@@ -1,7 +1,7 @@
 //! Any bytes give mappings in which addresses are found.
 #![no_main]
 
-use profiler::process::maps;
+use profiler::procfs::maps;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mappings = maps::parse(bytes);

@@ -1,7 +1,7 @@
 //! Any text of mounts gives a device that stands in it, or none.
 #![no_main]
 
-use profiler::process::mounts;
+use profiler::procfs::mounts;
 
 libfuzzer_sys::fuzz_target!(|input: (&str, &str)| {
     let (text, path) = input;

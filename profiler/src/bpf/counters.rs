@@ -1,34 +1,72 @@
 //! Reading what the eBPF program has counted.
 
-use aya::maps::{MapData, PerCpuArray};
+use std::{
+    io,
+    os::fd::{AsFd as _, AsRawFd as _},
+};
+
+use aya::maps::MapData;
 use profiler_common::counter::{Counter, Counters};
+use profiler_profile::{cpus::CpuList, ledger::counters::PerCpuCounters};
 
-use super::load::CountersPod;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    kernel,
+};
 
-/// The counters of each possible CPU, by its number.
-#[derive(Clone, Debug, Default)]
-pub struct PerCpuCounters(Vec<Counters>);
-
-impl PerCpuCounters {
-    /// Reads them from the kernel, which has them for each possible CPU.
-    pub fn read(map: &PerCpuArray<MapData, CountersPod>) -> Result<Self> {
-        let values = map
-            .get(&0, 0)
-            .map_err(|error| Error::system("cannot read the program's counters", error))?;
-        Ok(Self(values.iter().map(|counters| counters.0).collect()))
-    }
-
-    /// One counter of one CPU.
-    #[must_use]
-    pub fn get(&self, cpu: u32, counter: Counter) -> u64 {
-        let counters = usize::try_from(cpu).ok().and_then(|cpu| self.0.get(cpu));
-        counters.and_then(|counters| counters.get(counter as usize)).copied().unwrap_or(0)
-    }
+/// The program's map of counters. To read it opens no file, so that it works when none can be opened any
+/// more.
+pub struct CounterMap {
+    map: MapData,
+    /// The kernel has a value for each of them, in this order.
+    possible: CpuList,
 }
 
-impl From<Vec<Counters>> for PerCpuCounters {
-    fn from(counters: Vec<Counters>) -> Self {
-        Self(counters)
+/// What `BPF_MAP_LOOKUP_ELEM` takes:
+/// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/bpf.h>, `union bpf_attr`.
+#[repr(C)]
+struct Lookup {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
+
+impl CounterMap {
+    /// Takes the map of the loaded program.
+    pub(super) fn new(map: MapData) -> Result<Self> {
+        Ok(Self { map, possible: kernel::cpus("possible")? })
+    }
+
+    /// Reads the counters of a source on all CPUs.
+    pub fn read(&self, slot: u32) -> Result<PerCpuCounters> {
+        let mut values = vec![[0_u64; Counter::COUNT]; self.possible.len()];
+        self.lookup(slot, &mut values)
+            .map_err(|error| Error::system("cannot read the program's counters", error))?;
+        let mut counters = PerCpuCounters::default();
+        for (cpu, value) in self.possible.iter().zip(values) {
+            counters.set(cpu, value);
+        }
+        Ok(counters)
+    }
+
+    fn lookup(&self, key: u32, values: &mut [Counters]) -> io::Result<()> {
+        let fd = self.map.fd().as_fd().as_raw_fd();
+        let attr = Lookup {
+            map_fd: u32::try_from(fd).map_err(io::Error::other)?,
+            padding: 0,
+            key: (&raw const key) as u64,
+            value: values.as_mut_ptr() as u64,
+            flags: 0,
+        };
+        let bytes = size_of_val(&attr);
+        // SAFETY: the kernel reads the key and writes a value of `Counters`' size, which is a multiple of
+        // eight, for each possible CPU: there are as many in `values`. All outlive the call.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const attr, bytes) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }

@@ -30,12 +30,6 @@ pub enum EntryRegisters {
     },
 }
 
-/// What our own walk of the user stack needs and this kernel lacks, for people to read.
-#[must_use]
-pub fn missing_for_walk() -> Option<String> {
-    EntryRegisters::of_kernel().err()
-}
-
 impl EntryRegisters {
     /// That of this kernel; else what it lacks, for people to read.
     pub fn of_kernel() -> Result<Self, String> {
@@ -47,6 +41,15 @@ impl EntryRegisters {
         layout.ok_or_else(|| {
             format!("{name} (Linux {since}), and the layout of a task ({})", btf::PATH)
         })
+    }
+
+    /// What the program is told: where a task has its stack, and where on that the registers are; zeros where it
+    /// asks the helpers.
+    pub(super) fn offsets(self) -> (u32, u32) {
+        match self {
+            Self::Helpers => (0, 0),
+            Self::OnStack { stack, registers } => (stack, registers),
+        }
     }
 
     fn by_layout(btf: &[u8]) -> Option<Self> {
@@ -64,9 +67,7 @@ impl EntryRegisters {
 fn stack_bytes() -> u32 {
     const LEAST: u32 = 16 << 10;
     if cfg!(target_arch = "aarch64") {
-        // SAFETY: `sysconf` has no preconditions.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        u32::try_from(page).unwrap_or(LEAST).max(LEAST)
+        u32::try_from(rustix::param::page_size()).unwrap_or(LEAST).max(LEAST)
     } else {
         LEAST
     }

@@ -1,22 +1,28 @@
 //! Loading the eBPF object with the run's settings in it.
 
-use std::time::Instant;
+use std::{io, time::Instant};
 
 use aya::{
-    Ebpf, EbpfError, EbpfLoader,
-    maps::{HashMap, Map, MapData, PerCpuArray, RingBuf},
+    Ebpf, EbpfError,
+    maps::{HashMap, Map, MapData, RingBuf},
     programs::{PerfEvent, ProgramError, ProgramFd},
 };
 use aya_log::EbpfLogger;
 use profiler_common::{
-    counter::Counters,
-    settings::{flag, global},
+    settings::{self, MAX_SOURCES, flag, global, walk},
     unwind::table::{RULES, TABLES},
 };
 
-use super::{features::EntryRegisters, unwind::UnwindMaps};
+use super::{
+    config::{Config, Tables, UserWalk},
+    counters::CounterMap,
+    kernel_names::KernelNames,
+    object,
+    own::OwnProcesses,
+    periods::Periods,
+    unwind::UnwindMaps,
+};
 use crate::{
-    config::{Config, UserWalk},
     error::{Error, Result},
     kernel,
 };
@@ -35,79 +41,104 @@ const WAKE_SHARE: u64 = 4;
 /// How many of the verifier's last lines an error shows.
 const VERIFIER_LINES: usize = 12;
 
-/// The program and its maps in the kernel. All of it goes when this is dropped, or with the process.
-pub struct Program {
+/// What the program has to know of a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotSettings {
+    /// Whether its periods may be moved: see [`Periods`].
+    pub moved: bool,
+}
+
+/// A source's part of the program.
+pub struct Slot {
     /// Runs once a sample, when an event has it attached.
     pub program: ProgramFd,
+    /// Where it looks for the period of each CPU's event, where that is moved.
+    pub periods: Periods,
+}
+
+/// The program and its maps in the kernel. All of it goes when this is dropped, or with the process.
+pub struct Program {
+    /// Each source's part.
+    pub slots: Vec<Slot>,
     /// Where it writes samples.
     pub samples: RingBuf<MapData>,
     /// What it counts.
-    pub counters: PerCpuArray<MapData, CountersPod>,
+    pub counters: CounterMap,
+    /// The profiler's own processes, which it skips unless they were asked for.
+    pub own: OwnProcesses,
     /// What its walk of user stacks needs, if it walks by tables.
     pub unwind: Option<UnwindMaps>,
+    /// Who tells the names of the kernel's code, where the kernel can and they are wanted.
+    pub kernel_names: Option<KernelNames>,
     /// What it logs, if asked to.
     pub log: Option<EbpfLogger<&'static dyn log::Log>>,
     /// Holds the program and the other maps.
     pub ebpf: Ebpf,
 }
 
-/// [`Counters`], for aya to read.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub struct CountersPod(pub Counters);
-
-// SAFETY: an array of integers has no padding and no invalid values.
-unsafe impl aya::Pod for CountersPod {}
-
 impl Program {
-    /// Loads the program. Needs CAP_BPF and CAP_PERFMON (Linux 5.8), and BPF ring buffers (5.8).
-    pub fn load(config: &Config) -> Result<Self> {
+    /// Loads the program for these sources, of which there are at most [`MAX_SOURCES`]. Needs CAP_BPF and
+    /// CAP_PERFMON (Linux 5.8), and BPF ring buffers (5.8).
+    pub fn load(config: &Config, slots: &[SlotSettings]) -> Result<Self> {
         let memlock = kernel::raise_memlock();
-        let by_tables = config.walk_memory.is_some();
+        let tables = config.user_walk.tables();
         let flags = [
             (flag::IDLE, config.idle),
             (flag::KERNEL_STACK, config.kernel_stacks),
             (flag::USER_STACK, config.user_stacks),
             (flag::ONLY_PIDS, !config.pids.is_empty()),
-            (flag::TABLES, by_tables),
-            (
-                flag::OR_FRAME_POINTERS,
-                config.user_walk == UserWalk::Tables { or_frame_pointers: true },
-            ),
+            (flag::EXCLUDE_OWN, config.exclude_own),
+            (flag::KERNEL_ONLY, !config.user_stacks),
         ];
-        let flags: u32 = flags.iter().filter(|(_, on)| *on).map(|(flag, _)| flag).sum();
+        let mut flags_by_slot = [bits(&flags); MAX_SOURCES];
+        for (flags, slot) in flags_by_slot.iter_mut().zip(slots) {
+            *flags |= bits(&[(flag::MOVED, slot.moved)]);
+        }
+        let walk = bits(&[
+            (walk::TABLES, tables.is_some()),
+            (walk::OR_FRAME_POINTERS, tables.is_some_and(|tables| tables.or_frame_pointers)),
+        ]);
         let ring_bytes = u64::from(config.ring_bytes);
         let pids = u32::try_from(config.pids.len()).unwrap_or(u32::MAX).max(1);
 
-        // What a run does not need is there, since the object has it, but takes next to nothing.
-        let (spaces, blocks, rules, tables) = config
-            .walk_memory
-            .map_or((1, 1, 1, 1), |memory| (memory.spaces, memory.blocks, RULES, TABLES));
+        let last_cpu = kernel::cpus("possible")?.iter().max().unwrap_or(0);
+        let sources = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        // What has an entry for each slot.
+        let periods = settings::period_index(last_cpu.saturating_add(1), 0);
 
-        // Where the walk can't be, it is not loaded.
-        let (task_stack, task_registers) = match EntryRegisters::of_kernel() {
-            Ok(EntryRegisters::OnStack { stack, registers }) => (stack, registers),
-            Ok(EntryRegisters::Helpers) | Err(_) => (0, 0),
+        // What a run does not need is there, since the object has it, but takes next to nothing.
+        let (spaces, blocks, rules, table_count) = match tables {
+            Some(Tables { memory, .. }) => (memory.spaces, memory.blocks, RULES, TABLES),
+            None => (1, 1, 1, 1),
         };
-        let mut ebpf = EbpfLoader::new()
-            .override_global(global::FLAGS, &flags, true)
+        let (program, (task_stack, task_registers)) = match config.user_walk {
+            UserWalk::Kernel => (settings::Program::Sample, (0, 0)),
+            UserWalk::Own { registers, .. } => (settings::Program::SampleWalk, registers.offsets()),
+        };
+        let mut ebpf = object::loader()
+            .override_global(global::FLAGS, &flags_by_slot, true)
+            .override_global(global::WALK, &walk, true)
             .override_global(global::FRAME_LIMIT, &config.frame_limit, true)
             .override_global(global::TASK_STACK, &task_stack, true)
             .override_global(global::TASK_REGISTERS, &task_registers, true)
             .override_global(global::RING_BYTES, &ring_bytes, true)
             .override_global(global::WAKE_BYTES, &(ring_bytes / WAKE_SHARE), true)
-            .override_global(aya_log::LEVEL, &config.bpf_log_level, true)
+            .override_global(aya_log::LEVEL, &config.log_level, true)
             .map_max_entries("SAMPLES", config.ring_bytes)
             .map_max_entries("PIDS", pids)
+            .map_max_entries("PERIODS", periods)
+            .map_max_entries("COUNTERS", sources)
+            .map_max_entries("SCRATCH", sources)
+            .map_max_entries("CACHE", sources)
             .map_max_entries("SPACES", spaces)
             .map_max_entries("BLOCKS", blocks)
             .map_max_entries("RULE", rules)
-            .map_max_entries("TABLE", tables)
+            .map_max_entries("TABLE", table_count)
             .load(OBJECT)
             .map_err(|error| explain(&error, memlock))?;
 
-        let unwind = by_tables.then(|| UnwindMaps::take(&mut ebpf)).transpose()?;
-        let log = match config.bpf_log_level {
+        let unwind = tables.map(|_| UnwindMaps::take(&mut ebpf)).transpose()?;
+        let log = match config.log_level {
             0 => None,
             _ => Some(
                 EbpfLogger::init(&mut ebpf)
@@ -119,32 +150,61 @@ impl Program {
             pids.insert(pid, 1, 0)
                 .map_err(|error| Error::system(format!("cannot filter pid {pid}"), error))?;
         }
+        let mut own = OwnProcesses::new(take_map(&mut ebpf, "OWN")?);
+        own.add(std::process::id())?;
         let samples = take_map(&mut ebpf, "SAMPLES")?;
-        let counters = take_map(&mut ebpf, "COUNTERS")?;
-
-        let name = match config.user_walk {
-            UserWalk::Kernel => "sample",
-            UserWalk::FramePointers | UserWalk::Tables { .. } => "sample_walking",
+        let periods = Periods::of_slots(take_map(&mut ebpf, "PERIODS")?);
+        let counters = match ebpf.take_map("COUNTERS") {
+            Some(Map::PerCpuArray(map)) => CounterMap::new(map)?,
+            _ => return Err(damaged("no per-CPU array `COUNTERS`")),
         };
-        let program: &mut PerfEvent = ebpf
-            .program_mut(name)
-            .ok_or_else(|| damaged(format!("no program `{name}`")))?
-            .try_into()
-            .map_err(|error: ProgramError| damaged(error))?;
-        let begin = Instant::now();
-        program.load().map_err(|error| explain_verifier(&error))?;
-        let took_ms = 1e3 * begin.elapsed().as_secs_f64();
-        let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
-        // Linux 5.16 began to tell.
-        let verified = verified.map_or("an unknown number of".to_owned(), |it| it.to_string());
-        tracing::debug!(
-            "eBPF program {name}: {verified} instructions verified, loaded in {took_ms:.1} ms"
-        );
-        let program = program
-            .fd()
-            .and_then(|fd| fd.try_clone().map_err(ProgramError::IOError))
-            .map_err(|error| Error::system("cannot use the loaded program", error))?;
-        Ok(Self { program, samples, counters, unwind, log, ebpf })
+
+        let slots = program.names().into_iter().zip(periods).take(slots.len());
+        let slots = slots.map(|(name, periods)| {
+            let program = load_program(&mut ebpf, name)?;
+            Ok(Slot { program, periods })
+        });
+        let slots = slots.collect::<Result<Vec<_>>>()?;
+        let kernel_names = config.kernel_stacks.then(|| load_kernel_names(&mut ebpf)).flatten();
+        Ok(Self { slots, samples, counters, own, unwind, kernel_names, log, ebpf })
+    }
+}
+
+/// Those of the flags that are on.
+fn bits(flags: &[(u32, bool)]) -> u32 {
+    flags.iter().filter(|(_, on)| *on).map(|(flag, _)| flag).sum()
+}
+
+/// Loads one of the object's programs.
+fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd> {
+    let program: &mut PerfEvent = ebpf
+        .program_mut(name)
+        .ok_or_else(|| damaged(format!("no program `{name}`")))?
+        .try_into()
+        .map_err(|error: ProgramError| damaged(error))?;
+    let begin = Instant::now();
+    program.load().map_err(|error| explain_verifier(&error))?;
+    let took_ms = 1e3 * begin.elapsed().as_secs_f64();
+    let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
+    // Linux 5.16 began to tell.
+    let verified = verified.map_or("an unknown number of".to_owned(), |it| it.to_string());
+    tracing::debug!(
+        "eBPF program {name}: {verified} instructions verified, loaded in {took_ms:.1} ms"
+    );
+    program
+        .fd()
+        .and_then(|fd| fd.try_clone().map_err(ProgramError::IOError))
+        .map_err(|error| Error::system("cannot use the loaded program", error))
+}
+
+/// `None` on kernels that can't tell names: then all of their symbols are read.
+fn load_kernel_names(ebpf: &mut Ebpf) -> Option<KernelNames> {
+    match KernelNames::load(ebpf) {
+        Ok(names) => Some(names),
+        Err(why) => {
+            tracing::debug!("all of /proc/kallsyms is read, since names can't be asked for: {why}");
+            None
+        }
     }
 }
 
@@ -164,15 +224,24 @@ fn damaged(why: impl std::fmt::Display) -> Error {
     )
 }
 
-fn explain(error: &EbpfError, memlock: std::io::Result<()>) -> Error {
+fn explain(error: &EbpfError, memlock: rustix::io::Result<()>) -> Error {
     let next = match memlock {
-        Err(memlock) => format!(
+        Err(memlock) if is_refused(error) => format!(
             "before Linux 5.11 maps need RLIMIT_MEMLOCK, which could not be raised ({memlock}): \
              `ulimit -l unlimited` as root"
         ),
-        Ok(()) => "`profiler doctor` shows what this kernel and this user lack".into(),
+        _ => "`profiler doctor` shows what this kernel and this user lack".into(),
     };
     Error::system_with("cannot load the eBPF object", sources(error), next)
+}
+
+/// Whether the kernel refused it with EPERM, which is also what it says of too little memory to lock.
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut chain = std::iter::successors(Some(error), |error| error.source());
+    chain.any(|it| {
+        let error = it.downcast_ref::<io::Error>();
+        error.is_some_and(|it| it.kind() == io::ErrorKind::PermissionDenied)
+    })
 }
 
 /// The error and what is behind it, which aya keeps apart.
@@ -202,4 +271,25 @@ fn explain_verifier(error: &ProgramError) -> Error {
             last.join("\n    ")
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aya::maps::MapError;
+
+    #[test]
+    fn locked_memory_is_to_blame_only_where_the_kernel_refuses() {
+        let error = |kind: io::ErrorKind| {
+            EbpfError::from(MapError::CreateError { name: "RULE".into(), io_error: kind.into() })
+        };
+        let advice =
+            |kind, memlock| explain(&error(kind), memlock).advice().unwrap_or_default().to_owned();
+        let (refused, other) = (io::ErrorKind::PermissionDenied, io::ErrorKind::InvalidData);
+        let failed = Err(rustix::io::Errno::PERM);
+        assert!(advice(refused, failed).contains("ulimit -l"));
+        for text in [advice(refused, Ok(())), advice(other, failed)] {
+            assert!(text.contains("`profiler doctor`") && !text.contains("ulimit"), "{text}");
+        }
+    }
 }

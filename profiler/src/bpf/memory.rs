@@ -6,7 +6,7 @@ use profiler_common::unwind::{
     table::{Chunk, RULES, TABLES},
 };
 
-/// What a CPU's cache takes: as much as a per-CPU value can.
+/// What the cache of a source takes on a CPU: as much as a per-CPU value can.
 const CACHE_BYTES: u64 = 32 << 10;
 /// What an array or a hash map takes beside its elements, at most.
 const MAP_BYTES: u64 = 512;
@@ -22,6 +22,9 @@ const ALIGNMENT: u64 = 8;
 /// <https://github.com/torvalds/linux/blob/v6.12/kernel/bpf/syscall.c#L340-L377>
 const POWERS_UP_TO: u64 = 32 << 10;
 const PAGE_BYTES: u64 = 4096;
+
+/// What they may take by default.
+pub const DEFAULT_BYTES: u64 = 256 << 20;
 
 /// The least for what grows with the machine: some hundred processes, and tables of what they run.
 const LEAST_BYTES: u64 = 2 << 20;
@@ -45,12 +48,12 @@ pub struct WalkMemory {
 }
 
 impl WalkMemory {
-    /// Shares out so many bytes, for a machine that can have so many CPUs. Gives the least that would
-    /// do if these do not.
-    pub fn share(limit: u64, processes: u32, cpus: u32) -> Result<Self, u64> {
-        let rest = limit.saturating_sub(fixed_bytes(cpus));
+    /// Shares out so many bytes, for a machine that can have so many CPUs, and a run with so many sources.
+    /// Gives the least that would do if these do not.
+    pub fn share(limit: u64, processes: u32, cpus: u32, sources: u32) -> Result<Self, u64> {
+        let rest = limit.saturating_sub(fixed_bytes(cpus, sources));
         if rest < LEAST_BYTES {
-            return Err(fixed_bytes(cpus).saturating_add(LEAST_BYTES));
+            return Err(fixed_bytes(cpus, sources).saturating_add(LEAST_BYTES));
         }
         let share = rest / SHARE;
         let spaces = u32::try_from(share / SPACE_BYTES).unwrap_or(u32::MAX);
@@ -79,12 +82,12 @@ pub fn table_bytes(chunks: &[Chunk]) -> u64 {
 }
 
 /// What takes the same whatever runs.
-fn fixed_bytes(cpus: u32) -> u64 {
+fn fixed_bytes(cpus: u32, sources: u32) -> u64 {
     let rules = array_bytes(RULES, size_of::<Rule>());
     let tables = array_bytes(TABLES, size_of::<u64>());
     let wanted = array_bytes(1, TABLES as usize);
     // A hash map has an element more for each CPU.
-    let of_cpus = u64::from(cpus).saturating_mul(CACHE_BYTES + SPACE_BYTES);
+    let of_cpus = u64::from(cpus).saturating_mul(u64::from(sources) * CACHE_BYTES + SPACE_BYTES);
     // What stands in the place of a table that was taken out, and of one that there is none of.
     let stand_ins = 2 * array_bytes(1, size_of::<Chunk>());
     of_cpus.saturating_add(rules + tables + wanted + stand_ins)
@@ -115,18 +118,18 @@ mod tests {
 
     #[test]
     fn a_limit_is_kept_and_what_is_too_little_told() {
-        for cpus in [1, 2, 64, 8192] {
-            let least = WalkMemory::share(0, 32_768, cpus).unwrap_err();
-            assert_eq!(WalkMemory::share(least - 1, 32_768, cpus), Err(least));
+        for (cpus, sources) in [(1, 1), (2, 4), (64, 1), (8192, 2)] {
+            let least = WalkMemory::share(0, 32_768, cpus, sources).unwrap_err();
+            assert_eq!(WalkMemory::share(least - 1, 32_768, cpus, sources), Err(least));
             for limit in [least, least + 1, 64 << 20, 256 << 20, 4 << 30, u64::MAX] {
                 for processes in [1, 1000, 32_768, u32::MAX] {
-                    let Ok(memory) = WalkMemory::share(limit, processes, cpus) else {
+                    let Ok(memory) = WalkMemory::share(limit, processes, cpus, sources) else {
                         assert!(limit < least);
                         continue;
                     };
                     let WalkMemory { spaces, blocks, tables, .. } = memory;
                     let mappings = mappings_bytes(spaces, blocks);
-                    assert_eq!(fixed_bytes(cpus) + mappings + tables, limit);
+                    assert_eq!(fixed_bytes(cpus, sources) + mappings + tables, limit);
                     assert!((1..=processes).contains(&spaces) && blocks >= 1, "{memory:?}");
                     // Most of it is for tables.
                     assert!(tables >= LEAST_BYTES / 2, "{memory:?}");
@@ -137,7 +140,7 @@ mod tests {
 
     #[test]
     fn by_default_thousands_of_programs_have_their_place() {
-        let memory = WalkMemory::share(256 << 20, 32_768, 64).unwrap();
+        let memory = WalkMemory::share(256 << 20, 32_768, 64, 1).unwrap();
         assert_eq!((memory.spaces, memory.blocks), (32_768, 8192));
         assert!(memory.other_bytes() < 20 << 20, "{memory:?}");
     }

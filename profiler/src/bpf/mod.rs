@@ -1,8 +1,13 @@
 //! The eBPF program: loading it, and reading its counters.
 
 mod btf;
+pub mod config;
 pub mod counters;
 pub mod features;
+pub mod kernel_names;
 pub mod load;
 pub mod memory;
+mod object;
+pub mod own;
+pub mod periods;
 pub mod unwind;

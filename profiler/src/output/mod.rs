@@ -1,143 +1,122 @@
-//! What the user gets: one file a format.
+//! The outputs of a run: an exporter each, and how many of its samples were delivered.
 
-mod folded;
-mod json;
-mod profile;
-mod text;
-mod top;
+pub mod config;
+mod sink;
 
-use std::{
-    fs::{File, OpenOptions},
-    io::{BufWriter, Write as _},
-    os::fd::AsFd as _,
-    path::{Path, PathBuf},
-    rc::Rc,
+use std::path::PathBuf;
+
+use jiff::tz::TimeZone;
+use profiler_profile::{
+    export::{Exporter, Flushed, format::Options, top::Top},
+    ledger::{Ledger, PerCpuCount, memory::Cache},
+    sample::Sample,
 };
 
-use profiler_common::sample::UserEnd;
-
+use self::config::{Config, Report};
+pub use self::sink::{Blocked, Sink};
 use crate::{
-    config::{Config, Report},
     error::{Error, Result},
-    ledger::Ledger,
-    process::{metadata::Metadata, space::SpaceId},
-    sample::RawSample,
-    symbolize::frame::Stack,
+    kernel,
 };
 
-/// A sample with its stacks named.
-pub struct NamedSample<'a> {
-    /// What the kernel sent.
-    pub raw: &'a RawSample<'a>,
-    /// The mappings that the user half was named by.
-    pub space: SpaceId,
-    /// The kernel half; empty if there is none.
-    pub kernel: Rc<Stack>,
-    /// The user half; empty if there is none.
-    pub user: Rc<Stack>,
-    /// Whether the agent has walked the user half, from a copy.
-    pub is_copied: bool,
-    /// Who the process is, if that was asked for.
-    pub metadata: Option<Rc<Metadata>>,
+/// All that a run writes.
+///
+/// A sample is delivered when each output has it.
+pub struct Outputs {
+    all: Vec<Output>,
+    /// Slot and CPU of each sample that has been given to the outputs, and is delivered with the next flush.
+    given: Vec<(usize, u32)>,
+    /// Of those that were delivered, the ones that are only in memory yet.
+    kept: PerCpuCount,
 }
 
-/// How user stacks end, in the words that JSON has for it.
-pub mod user_end {
-    /// At the entry of the program or thread.
-    pub const COMPLETE: &str = "complete";
-}
-
-impl NamedSample<'_> {
-    /// How the user stack ended, in the words that the JSON output has for it.
-    #[must_use]
-    pub fn user_end(&self) -> &'static str {
-        match self.raw.user_end {
-            UserEnd::NotCaptured => "not_captured",
-            UserEnd::NoUserMemory => "no_user_memory",
-            UserEnd::Depth => "depth",
-            UserEnd::ChainEnded | UserEnd::NoUnwindInfo if self.user.reaches_entry() => {
-                user_end::COMPLETE
-            }
-            UserEnd::ChainEnded => "no_frame_pointer",
-            UserEnd::Complete => user_end::COMPLETE,
-            UserEnd::NoUnwindInfo => "no_unwind_info",
-            UserEnd::NotLoaded => "unwind_info_not_loaded",
-            UserEnd::Unreadable => "unreadable_memory",
-            UserEnd::Unsupported => "rule_not_supported",
-            UserEnd::NotMapped => "mapping_unknown",
-        }
-    }
-}
-
-/// A format: takes samples as they come, and the ledger at the end.
-pub trait Output {
-    /// Takes one sample.
-    fn sample(&mut self, sample: &NamedSample<'_>) -> Result<()>;
-    /// No sample comes for a while: what was written must be seen.
-    fn flush(&mut self) -> Result<()>;
-    /// Whether nothing is written before [`finish`](Self::finish).
-    fn is_written_at_end(&self) -> bool {
-        false
-    }
-    /// No sample comes any more.
-    fn finish(&mut self, ledger: &Ledger) -> Result<()>;
-}
-
-/// The output of a run.
-pub(crate) fn new(config: &Config, event: &'static str, sink: Sink) -> Box<dyn Output> {
-    match config.report {
-        Report::Text => Box::new(text::Text::new(sink, config)),
-        Report::Json => Box::new(json::Json::new(sink, event)),
-        Report::Folded => Box::new(folded::Folded::new(sink, config.max_stacks)),
-        Report::Top(n) => Box::new(top::Top::new(sink, config.max_stacks, n)),
-    }
-}
-
-const STDOUT: &str = "standard output";
-
-/// Where the output goes: a file or standard output.
-pub struct Sink {
-    to: BufWriter<File>,
+/// One exporter, and what the user calls the place that it writes to.
+struct Output {
+    exporter: Box<dyn Exporter>,
     path: PathBuf,
 }
 
-impl Sink {
-    /// Opens the file, or standard output if there is none.
-    pub fn open(path: Option<&Path>) -> Result<Self> {
-        let (file, path) = match path {
-            // What it holds is kept until there is something to put in its place.
-            Some(path) => {
-                let options =
-                    OpenOptions::new().write(true).create(true).truncate(false).open(path);
-                (options, path.to_owned())
+impl Output {
+    /// The output that the user asked for.
+    fn new(config: &Config, sink: Sink) -> Self {
+        let path = sink.path().to_owned();
+        let exporter: Box<dyn Exporter> = match config.report {
+            Report::Samples(format) => {
+                let options = Options {
+                    kernel_stacks: config.kernel_stacks,
+                    user_stacks: config.user_stacks,
+                    names_events: config.names_events,
+                    real_time_ahead_ns: kernel::real_time_ahead_ns(),
+                    zone: TimeZone::system(),
+                    rendered_bytes: config.rendered_bytes,
+                    max_stacks: config.max_stacks,
+                };
+                (format.export)(Box::new(sink), options)
             }
-            None => (
-                std::io::stdout().as_fd().try_clone_to_owned().map(File::from),
-                PathBuf::from(STDOUT),
-            ),
+            Report::Top(n) => Box::new(Top::new(sink, config.max_stacks, n)),
         };
-        let file = file
-            .map_err(|error| Error::Usage(format!("cannot write {}: {error}", path.display())))?;
-        Ok(Self { to: BufWriter::with_capacity(64 << 10, file), path })
+        Self { exporter, path }
     }
 
-    /// Empties the file: the run has begun.
-    pub fn begin(&mut self) -> Result<()> {
-        let file = self.to.get_ref();
-        let is_ours = self.path != Path::new(STDOUT);
-        match file.metadata() {
-            Ok(metadata) if is_ours && metadata.is_file() => {
-                file.set_len(0).map_err(|error| Error::write(&self.path, &error))
-            }
-            _ => Ok(()),
+    fn run<T>(&mut self, what: impl FnOnce(&mut dyn Exporter) -> std::io::Result<T>) -> Result<T> {
+        what(&mut *self.exporter).map_err(|error| Error::write(&self.path, &error))
+    }
+}
+
+impl Outputs {
+    /// What the user asked for, with a count of nothing for each source and CPU.
+    pub(crate) fn new(config: &Config, sink: Sink, kept: PerCpuCount) -> Self {
+        Self::with(vec![Output::new(config, sink)], kept)
+    }
+
+    fn with(all: Vec<Output>, kept: PerCpuCount) -> Self {
+        Self { all, given: Vec::new(), kept }
+    }
+
+    /// These exporters, with what they write to.
+    #[cfg(test)]
+    pub(crate) fn of(exporters: Vec<(Box<dyn Exporter>, PathBuf)>, kept: PerCpuCount) -> Self {
+        let all = exporters.into_iter().map(|(exporter, path)| Output { exporter, path });
+        Self::with(all.collect(), kept)
+    }
+
+    /// Gives samples to each.
+    pub(crate) fn add(&mut self, samples: &[Sample]) -> Result<()> {
+        for output in &mut self.all {
+            output.run(|it| it.add(samples))?;
         }
+        self.given.extend(samples.iter().map(|it| (it.source.slot, it.cpu)));
+        Ok(())
     }
 
-    fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
-        self.to.write_all(bytes.as_ref()).map_err(|error| Error::write(&self.path, &error))
+    /// Writes what was given, and counts it as delivered.
+    pub(crate) fn flush(&mut self, delivered: &PerCpuCount) -> Result<()> {
+        let mut is_kept = false;
+        for output in &mut self.all {
+            is_kept |= output.run(|it| it.flush())? == Flushed::Kept;
+        }
+        for (slot, cpu) in self.given.drain(..) {
+            delivered.add(slot, cpu);
+            if is_kept {
+                self.kept.add(slot, cpu);
+            }
+        }
+        Ok(())
     }
 
-    fn flush(&mut self) -> Result<()> {
-        self.to.flush().map_err(|error| Error::write(&self.path, &error))
+    /// Writes the rest. What an output has kept until now and can't write has not been delivered after all.
+    pub(crate) fn finish(&mut self, ledger: &Ledger, delivered: &PerCpuCount) -> Result<()> {
+        for output in &mut self.all {
+            if let Err(error) = output.run(|it| it.finish(ledger)) {
+                delivered.take_back(&self.kept);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// What they keep in memory.
+    pub(crate) fn account(&self) -> Vec<Cache> {
+        self.all.iter().flat_map(|it| it.exporter.account()).collect()
     }
 }

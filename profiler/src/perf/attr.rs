@@ -1,17 +1,9 @@
 //! From an event and a rate to the kernel's `perf_event_attr`.
 
 use perf_event_open_sys::bindings as sys;
+use profiler_profile::source::Rate;
 
 use super::event::EventSpec;
-
-/// How often the event samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
-    /// So many samples a second on each CPU; the kernel adapts the period.
-    Frequency(u64),
-    /// One sample every so many counts of the event.
-    Period(u64),
-}
 
 /// The attributes of a sampling event, opened disabled.
 #[must_use]
@@ -33,13 +25,16 @@ pub fn sampling(event: EventSpec, rate: Rate, exclude_guest: bool) -> sys::perf_
 }
 
 /// The attributes of an event that counts nothing, and has the kernel write records of what the tasks
-/// on its CPU do: map code, exec, fork and exit. `build_ids` needs Linux 5.12.
+/// on its CPU do: map code, exec, fork and exit.
+///
+/// It does not ask for build ids: the kernel sets the flag that a record has one once for all events
+/// that the record goes to, and readers of the others, such as `perf record`, take an inode for a build id:
+/// <https://github.com/torvalds/linux/blob/v6.12/kernel/events/core.c>, `perf_event_mmap_output`.
 #[must_use]
-pub fn sideband(build_ids: bool) -> sys::perf_event_attr {
+pub fn sideband() -> sys::perf_event_attr {
     let mut attr = counting(EventSpec::DUMMY);
     attr.set_mmap(1);
     attr.set_mmap2(1);
-    attr.set_build_id(u64::from(build_ids));
     attr.set_comm(1);
     attr.set_comm_exec(1);
     attr.set_task(1);
@@ -83,5 +78,11 @@ mod tests {
         assert_eq!((attr.freq(), attr.exclude_guest(), attr.type_), (0, 0, 1));
         // SAFETY: as above.
         assert_eq!(unsafe { attr.__bindgen_anon_1.sample_period }, 1_000_000);
+    }
+
+    #[test]
+    fn records_of_mappings_are_asked_for_without_build_ids() {
+        let attr = sideband();
+        assert_eq!((attr.mmap(), attr.mmap2(), attr.build_id()), (1, 1, 0));
     }
 }

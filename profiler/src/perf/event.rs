@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use perf_event_open_sys::bindings as sys;
+use profiler_profile::source::{Counts, Rate, Source};
 
 /// What makes an event fire, and in what unit its period counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +22,33 @@ impl EventSpec {
     /// A timer of the kernel: what there is on machines without a PMU.
     pub const CPU_CLOCK: Self = software("cpu-clock", sys::PERF_COUNT_SW_CPU_CLOCK);
 
+    /// The same timer by another clock. Of a whole CPU, both count the time that passes.
+    pub const TASK_CLOCK: Self = software("task-clock", sys::PERF_COUNT_SW_TASK_CLOCK);
+
     /// Counts nothing; carries records only.
     pub(crate) const DUMMY: Self = software("dummy", sys::PERF_COUNT_SW_DUMMY);
+
+    /// The event as a source of samples, in the first slot.
+    #[must_use]
+    pub fn source(&self, rate: Rate) -> Source {
+        Source { slot: 0, name: self.name.into(), counts: self.counts(), rate }
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        match *self {
+            Self::CPU_CLOCK => Counts::Clock,
+            Self::TASK_CLOCK => Counts::UnstoppedClock,
+            _ => Counts::Events,
+        }
+    }
+
+    /// Whether it counts the nanoseconds that pass: see [`Counts::is_clock`].
+    #[must_use]
+    pub fn is_clock(&self) -> bool {
+        self.counts().is_clock()
+    }
 
     /// Whether the kernel alone can count it, on every machine.
     #[must_use]
@@ -58,7 +84,7 @@ const EVENTS: [(EventSpec, Option<&str>); 19] = [
     ),
     (hardware("ref-cycles", sys::PERF_COUNT_HW_REF_CPU_CYCLES), None),
     (EventSpec::CPU_CLOCK, None),
-    (software("task-clock", sys::PERF_COUNT_SW_TASK_CLOCK), None),
+    (EventSpec::TASK_CLOCK, None),
     (software("page-faults", sys::PERF_COUNT_SW_PAGE_FAULTS), Some("faults")),
     (software("context-switches", sys::PERF_COUNT_SW_CONTEXT_SWITCHES), Some("cs")),
     (software("cpu-migrations", sys::PERF_COUNT_SW_CPU_MIGRATIONS), Some("migrations")),

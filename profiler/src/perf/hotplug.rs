@@ -1,6 +1,7 @@
 //! What a look at the CPUs finds: which have gone, and which have come.
 
-use super::cpus::CpuList;
+use profiler_profile::cpus::CpuList;
+
 use crate::error::Error;
 
 /// The CPUs whose events were opened or closed.

@@ -11,6 +11,7 @@ use std::{
 };
 
 use perf_event_open_sys::bindings as sys;
+use rustix::param::page_size;
 
 /// One page of control data, and some of records.
 #[derive(Debug)]
@@ -23,17 +24,10 @@ pub(crate) struct MmapRing {
 // SAFETY: the mapping belongs to this value alone, and is not bound to a thread.
 unsafe impl Send for MmapRing {}
 
-/// The size of a page.
-pub(crate) fn page_bytes() -> io::Result<usize> {
-    // SAFETY: no preconditions.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).ok_or_else(io::Error::last_os_error)
-}
-
 impl MmapRing {
     /// Maps the ring of an event, with so many pages for records: a power of two.
     pub(crate) fn map(event: BorrowedFd<'_>, pages: usize) -> io::Result<Self> {
-        let page_bytes = page_bytes()?;
+        let page_bytes = page_size();
         let too_large = || io::Error::from(io::ErrorKind::InvalidInput);
         let data_bytes = page_bytes.checked_mul(pages).ok_or_else(too_large)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.

@@ -1,8 +1,11 @@
 //! Perf events: which one, on which CPUs, opening it, and what the kernel writes into its ring.
 
 pub mod attr;
-pub mod cpus;
+pub mod config;
+pub mod deadline;
+mod dither;
 pub mod event;
+pub mod governor;
 pub mod hotplug;
 mod mmap_ring;
 pub mod open;

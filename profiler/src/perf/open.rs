@@ -2,11 +2,12 @@
 
 use std::{
     io,
-    ops::AddAssign,
     os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    sync::{Arc, Weak},
 };
 
 use perf_event_open_sys as sys;
+use profiler_profile::ledger::EventCount;
 
 use super::{mmap_ring::MmapRing, record};
 use crate::error::{Error, Result};
@@ -17,26 +18,7 @@ pub struct OpenEvent {
     cpu: u32,
     // Unmapped before the file is closed.
     ring: MmapRing,
-    fd: OwnedFd,
-}
-
-/// What an event has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EventCount {
-    /// In the event's unit.
-    pub count: u64,
-    /// For how long the event was enabled.
-    pub enabled_ns: u64,
-    /// For how much of that it was on the PMU.
-    pub running_ns: u64,
-}
-
-impl AddAssign for EventCount {
-    fn add_assign(&mut self, other: Self) {
-        self.count += other.count;
-        self.enabled_ns += other.enabled_ns;
-        self.running_ns += other.running_ns;
-    }
+    fd: Arc<OwnedFd>,
 }
 
 /// `perf_event_open(2)` of a whole CPU, close-on-exec.
@@ -55,7 +37,12 @@ pub(crate) fn open(attr: &mut sys::bindings::perf_event_attr, cpu: u32) -> io::R
 impl OpenEvent {
     /// Takes an event that [`open`] has opened on this CPU, with the ring that was mapped for it.
     pub(crate) fn new(cpu: u32, fd: OwnedFd, ring: MmapRing) -> Self {
-        Self { cpu, ring, fd }
+        Self { cpu, ring, fd: Arc::new(fd) }
+    }
+
+    /// The event's file, for who changes the event while it is open.
+    pub(super) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
 
     /// The CPU that it is bound to.
@@ -71,6 +58,20 @@ impl OpenEvent {
             // SAFETY: the ioctl takes two descriptors by value.
             unsafe { sys::ioctls::SET_BPF(fd, program) }
         })
+    }
+
+    /// Its descriptor, as long as it is open.
+    pub(crate) fn descriptor(&self) -> Weak<OwnedFd> {
+        Arc::downgrade(&self.fd)
+    }
+
+    /// Has it sample once every so many counts from now on. Of an event that the kernel holds at a
+    /// frequency, this is the frequency.
+    pub fn set_period(&self, period: u64) -> Result<()> {
+        // The kernel wants the address of the period.
+        let at = (&raw const period) as u64;
+        // SAFETY: the kernel reads the period, which outlives the call.
+        self.ioctl("PERF_EVENT_IOC_PERIOD", |fd| unsafe { sys::ioctls::PERIOD(fd, at) })
     }
 
     /// Starts sampling.
@@ -97,20 +98,17 @@ impl OpenEvent {
     /// had counted until then.
     pub fn count(&self) -> Result<EventCount> {
         // The layout that `attr` asks for by `read_format`.
-        let mut words = [0_u64; 3];
-        let size = size_of_val(&words);
-        // SAFETY: the buffer is ours, and `size` bytes long.
-        let read = unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size) };
+        let mut words = [[0; size_of::<u64>()]; 3];
+        let bytes = words.as_flattened_mut();
         let what = || format!("cannot read the event of CPU {}", self.cpu);
-        match usize::try_from(read) {
-            Err(_) => return Err(Error::system(what(), io::Error::last_os_error())),
-            // An event that the kernel has given up reads as a file at its end.
-            Ok(read) if read != size => {
-                return Err(Error::system(what(), format!("it gives {read} bytes of {size}")));
-            }
-            Ok(_) => {}
+        let read = rustix::io::read(&self.fd, &mut *bytes);
+        let read = read.map_err(|error| Error::system(what(), error))?;
+        // An event that the kernel has given up reads as a file at its end.
+        if read != bytes.len() {
+            let why = format!("it gives {read} bytes of {}", bytes.len());
+            return Err(Error::system(what(), why));
         }
-        let [count, enabled_ns, running_ns] = words;
+        let [count, enabled_ns, running_ns] = words.map(u64::from_ne_bytes);
         Ok(EventCount { count, enabled_ns, running_ns })
     }
 

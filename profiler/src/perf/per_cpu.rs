@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{cpus::CpuList, hotplug::Changes, open::OpenEvent, slot::Slot};
+use profiler_profile::cpus::CpuList;
+
+use super::{hotplug::Changes, open::OpenEvent, slot::Slot};
 use crate::error::Result;
 
 /// How many events a look asks for the time that has passed for them, in turns. Each answer takes an

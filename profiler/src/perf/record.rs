@@ -4,6 +4,8 @@
 //! `perf_event_type`. `perf_event_data` knows the fields; here records are cut apart, so that one
 //! which can't be read does not hide those behind it, and what we use is kept.
 
+use std::{borrow::Cow, ops::Range};
+
 use perf_event_data::{
     Comm, Exit, Fork, KSymbol, KSymbolFlags, Lost, Mmap2, RecordMetadata, Visitor,
     endian::Native,
@@ -13,7 +15,7 @@ use perf_event_open_sys::bindings as sys;
 use profiler_common::sample::COMM_LEN;
 
 use super::attr;
-use crate::build_id::BuildId;
+use crate::procfs::maps::MappedId;
 
 /// A record with the time at which it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,35 +94,20 @@ pub enum Record {
     },
 }
 
-/// Which file is mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MappedId {
-    /// By its build id, where it has one, the kernel (5.12) tells it, and had it in memory.
-    BuildId(BuildId),
-    /// By its place in the file system.
-    Inode {
-        /// Device, major number.
-        major: u32,
-        /// Device, minor number.
-        minor: u32,
-        /// Inode number.
-        inode: u64,
-        /// Counts the files that had this inode number, on file systems that keep one.
-        generation: u64,
-    },
-}
-
 /// A record's header: `u32` type, `u16` misc, `u16` size.
 const HEADER_BYTES: usize = 8;
+/// Where `misc` is in it.
+const MISC: Range<usize> = 4..6;
 
 /// Cuts a run of records apart: each with its type and its bytes, header included. Ends at one that
 /// is not whole.
-pub(crate) fn split(run: &[u8]) -> Split<'_> {
+#[must_use]
+pub fn split(run: &[u8]) -> Split<'_> {
     Split(run)
 }
 
 /// What is left of a run of records.
-pub(crate) struct Split<'a>(&'a [u8]);
+pub struct Split<'a>(&'a [u8]);
 
 impl<'a> Iterator for Split<'a> {
     type Item = (u32, &'a [u8]);
@@ -144,17 +131,33 @@ pub struct Malformed;
 /// The records of a run from the ring of an [`attr::sideband`] event. Those that we have no use for
 /// are skipped. What is behind one that is not whole counts as one.
 pub fn parse(run: &[u8]) -> impl Iterator<Item = Result<Timed, Malformed>> {
-    let config = ParseConfig::<Native>::from(attr::sideband(false));
+    let config = ParseConfig::<Native>::from(attr::sideband());
     let mut records = split(run);
     std::iter::from_fn(move || {
-        for (_, record) in records.by_ref() {
-            let parsed = Parser::new(record, config.clone()).parse_record(Keep);
+        for (kind, record) in records.by_ref() {
+            let record = without_build_id(kind, record);
+            let parsed = Parser::new(&*record, config.clone()).parse_record(Keep);
             if let Some(parsed) = parsed.unwrap_or(Err(Malformed)).transpose() {
                 return Some(parsed);
             }
         }
         (!std::mem::take(&mut records.0).is_empty()).then_some(Err(Malformed))
     })
+}
+
+/// A record without the flag that it has a build id. Ours have none, but where another event that gets the
+/// same record has asked for one, the kernel leaves the flag in ours.
+fn without_build_id(kind: u32, record: &[u8]) -> Cow<'_, [u8]> {
+    const FLAG: u32 = sys::PERF_RECORD_MISC_MMAP_BUILD_ID;
+    let misc = record.get(MISC).and_then(|it| Some(u16::from_ne_bytes(*it.first_chunk()?)));
+    let has_flag = |misc: &u16| kind == sys::PERF_RECORD_MMAP2 && u32::from(*misc) & FLAG != 0;
+    let Some(misc) = misc.filter(has_flag) else { return Cow::Borrowed(record) };
+    let misc = u16::try_from(u32::from(misc) & !FLAG).unwrap_or_default();
+    let mut own = record.to_vec();
+    if let Some(place) = own.get_mut(MISC) {
+        place.copy_from_slice(&misc.to_ne_bytes());
+    }
+    Cow::Owned(own)
 }
 
 /// Keeps what we use.
@@ -168,11 +171,11 @@ impl<'a> Visitor<'a> for Keep {
     }
 
     fn visit_mmap2(self, mmap: Mmap2<'a>, metadata: RecordMetadata) -> Self::Output {
-        let file = match (mmap.build_id(), mmap.maj(), mmap.min(), mmap.ino()) {
-            (Some(id), ..) => BuildId::from_slice(id).map(MappedId::BuildId),
-            (_, Some(major), Some(minor), Some(inode @ 1..)) => {
-                let generation = mmap.ino_generation().unwrap_or_default();
-                Some(MappedId::Inode { major, minor, inode, generation })
+        let file = match (mmap.maj(), mmap.min(), mmap.ino()) {
+            (Some(major), Some(minor), Some(inode @ 1..)) => {
+                // The kernel's has 32 bits.
+                let generation = mmap.ino_generation().and_then(|it| u32::try_from(it).ok());
+                Some(MappedId { major, minor, inode, generation })
             }
             _ => None,
         };
@@ -219,7 +222,6 @@ mod tests {
     use proptest::prelude::*;
 
     const TIME: u64 = 0x0123_4567_89ab_cdef;
-    const ID: [u8; 20] = [0xb1; 20];
 
     /// A record as the kernel writes it: header, fields, and the time that ends each.
     fn record(kind: u32, misc: u32, fields: &[&[u8]]) -> Vec<u8> {
@@ -255,25 +257,21 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_mapping_by_inode_or_build_id_or_of_no_file() {
+    fn reads_a_mapping_by_inode_or_of_no_file() {
         let inode = [u32s([8, 1]), u64s([77, 3])].concat();
-        let file = MappedId::Inode { major: 8, minor: 1, inode: 77, generation: 3 };
+        let file = MappedId { major: 8, minor: 1, inode: 77, generation: Some(3) };
         let bytes = mmap2(2, &inode, b"/bin/a b\0\0\0\0\0\0\0\0");
         assert_eq!(only(&bytes), mapped(Some(file), b"/bin/a b"));
-
-        let id = [&[20, 0, 0, 0][..], &ID].concat();
-        let file = MappedId::BuildId(BuildId::from_slice(&ID).unwrap());
-        let bytes = mmap2(2 | sys::PERF_RECORD_MISC_MMAP_BUILD_ID, &id, b"/bin/ab\0");
-        assert_eq!(only(&bytes), mapped(Some(file), b"/bin/ab"));
-
         assert_eq!(only(&mmap2(2, &[0; 24], b"//anon\0\0")), mapped(None, b"//anon"));
     }
 
     #[test]
-    fn a_build_id_that_is_too_long_is_malformed() {
-        let id = [&[21, 0, 0, 0][..], &ID].concat();
-        let bytes = mmap2(sys::PERF_RECORD_MISC_MMAP_BUILD_ID, &id, b"/bin/ab\0");
-        assert_eq!(parse(&bytes).collect::<Vec<_>>(), [Err(Malformed)]);
+    fn a_flag_that_was_set_for_another_event_is_no_build_id() {
+        let inode = [u32s([8, 1]), u64s([77, 3])].concat();
+        let file = MappedId { major: 8, minor: 1, inode: 77, generation: Some(3) };
+        let bytes =
+            mmap2(2 | sys::PERF_RECORD_MISC_MMAP_BUILD_ID, &inode, b"/bin/a b\0\0\0\0\0\0\0\0");
+        assert_eq!(only(&bytes), mapped(Some(file), b"/bin/a b"));
     }
 
     #[test]

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use super::{
-    open::{EventCount, OpenEvent},
-    per_cpu::Place,
-    slot::Slot,
-};
-use crate::{error::Error, ledger::CpuEvent};
+use profiler_profile::ledger::{CpuEvent, EventCount};
+
+use super::{open::OpenEvent, per_cpu::Place, slot::Slot};
+use crate::error::Error;
 
 /// One CPU and its events, of which the last may be open.
 #[derive(Debug, Default)]

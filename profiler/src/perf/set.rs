@@ -1,15 +1,22 @@
 //! The same event on many CPUs: opened together, enabled together, and followed as CPUs come and go.
 
 use std::{
-    collections::HashMap,
     io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    time::Duration,
+    sync::Weak,
+};
+
+use aya::programs::ProgramFd;
+use profiler_profile::{
+    cpus::CpuList,
+    ledger::CpuEvent,
+    source::{self, Rate},
 };
 
 use super::{
-    attr::{self, Rate},
-    cpus::CpuList,
+    attr,
+    config::EventChoice,
+    dither::{self, Dither},
     event::EventSpec,
     hotplug::Changes,
     mmap_ring::MmapRing,
@@ -18,14 +25,13 @@ use super::{
     sampled_cpu::SampledCpu,
 };
 use crate::{
-    config::EventChoice,
+    bpf::{load::Slot, periods::Periods},
     error::{Error, Result},
-    kernel,
-    ledger::CpuEvent,
+    kernel::{self, IdleTimes, OnlineCpus},
+    source::Source,
 };
 
 /// One event on each CPU that is sampled and online.
-#[derive(Debug)]
 pub struct EventSet {
     /// The event that was opened: the fallback, where the default was not to be had.
     pub event: EventSpec,
@@ -37,6 +43,19 @@ pub struct EventSet {
     newcomers: bool,
     /// Every CPU to sample, online or not.
     cpus: PerCpu<SampledCpu>,
+    /// Held open for the end of the run.
+    online: OnlineCpus,
+    /// Only of clocks: with other events, the account does not ask for it.
+    idle: Option<IdleTimes>,
+    /// Moves the periods while the events are enabled.
+    dither: Option<Dither>,
+    /// Where the program finds the periods, if they are not moved.
+    periods: Option<Periods>,
+    /// What each event runs.
+    program: Option<ProgramFd>,
+    is_enabled: bool,
+    /// Whether the periods are or were moved.
+    is_dithered: bool,
 }
 
 /// Why an event can't be opened.
@@ -51,8 +70,13 @@ pub enum OpenError {
 impl EventSet {
     /// Opens the event on each of these CPUs, which are the only ones to sample, or those that are
     /// online now. A CPU that has gone offline meanwhile gets its event when it is back.
-    pub fn open(choice: EventChoice, rate: Rate, cpus: &CpuList, only_these: bool) -> Result<Self> {
-        match choice {
+    pub fn open(
+        choice: &EventChoice,
+        rate: Rate,
+        cpus: &CpuList,
+        only_these: bool,
+    ) -> Result<Self> {
+        match *choice {
             EventChoice::Named(event) => {
                 Self::open_event(event, rate, cpus, only_these).map_err(|error| match error {
                     Failure::Open(error) => explain(event, rate, error),
@@ -77,7 +101,7 @@ impl EventSet {
                     }
                     Err(Failure::Open(OpenError::NotCounted(error))) => {
                         let clock = EventChoice::Named(EventSpec::CPU_CLOCK);
-                        let mut set = Self::open(clock, rate, cpus, only_these)?;
+                        let mut set = Self::open(&clock, rate, cpus, only_these)?;
                         set.notices.push(format!(
                             "no hardware PMU ({error}); sampling {} in place of {}",
                             EventSpec::CPU_CLOCK,
@@ -115,49 +139,127 @@ impl EventSet {
         }
         let notices = changes.notices().collect();
         let newcomers = !only_these;
-        Ok(Self { event, notices, rate, newcomers, cpus: sampled.into_iter().collect() })
+        let online = OnlineCpus::open().map_err(Failure::Other)?;
+        // Without /proc nobody says how long a CPU slept: its periods count as missed.
+        let has_times = event.is_clock() && kernel::has_proc();
+        let idle = has_times.then(IdleTimes::open).transpose().map_err(Failure::Other)?;
+        let cpus = sampled.into_iter().collect();
+        Ok(Self {
+            event,
+            notices,
+            rate,
+            newcomers,
+            cpus,
+            online,
+            idle,
+            dither: None,
+            periods: None,
+            program: None,
+            is_enabled: false,
+            is_dithered: false,
+        })
     }
 
-    /// Has each event run the program.
-    pub fn attach(&self, program: BorrowedFd<'_>) -> Result<()> {
-        self.events().try_for_each(|event| event.attach(program))
+    /// Has each event run the program, also those of CPUs that come.
+    pub fn attach(&mut self, program: ProgramFd) -> Result<()> {
+        self.events().try_for_each(|event| event.attach(program.as_fd()))?;
+        self.program = Some(program);
+        Ok(())
+    }
+
+    /// Takes what tells the program the period of each CPU. If `wanted`, has the sampling times moved, where
+    /// the event is a clock that samples at a frequency. Other events have no even pace, and where a period was
+    /// asked for, it is kept.
+    fn dither(&mut self, periods: Periods, wanted: bool) -> Result<()> {
+        let period_ns = match self.rate {
+            Rate::Frequency(hz) if wanted && self.event.is_clock() => 1_000_000_000 / hz.max(1),
+            _ => 0,
+        };
+        if period_ns >= dither::MIN_PERIOD_NS {
+            self.dither = Some(Dither::start(periods, period_ns)?);
+            self.is_dithered = true;
+        } else {
+            self.periods = Some(periods);
+        }
+        Ok(())
     }
 
     /// Starts sampling: all events are open and have the program attached.
     pub fn enable(&mut self) -> Result<()> {
         self.note_idle();
+        if let Some(dither) = &self.dither {
+            self.events().try_for_each(|event| dither.add(event.cpu(), event.fd()))?;
+        }
+        self.is_enabled = true;
         self.events().try_for_each(OpenEvent::enable)
+    }
+
+    /// Has all events sample at another rate of the same kind, also those of CPUs that come.
+    pub fn set_rate(&mut self, rate: Rate) -> Result<()> {
+        self.rate = rate;
+        let period = match rate {
+            // Of a clock's frequency the kernel has made a period when it was opened.
+            Rate::Frequency(hz) if self.event.is_clock() => 1_000_000_000 / hz.max(1),
+            Rate::Frequency(value) | Rate::Period(value) => value,
+        };
+        if let Some(dither) = &self.dither {
+            return dither.set_nominal(period);
+        }
+        for event in self.cpus.iter().filter_map(|(_, sampled)| sampled.event()) {
+            // A clock goes on to tell the program its first period.
+            if let Some(periods) = self.periods.as_ref().filter(|_| self.event.is_clock()) {
+                periods.set(event.cpu(), period).map_err(|error| {
+                    Error::system(
+                        format!("cannot tell the program the period of CPU {}", event.cpu()),
+                        error,
+                    )
+                })?;
+            }
+            event.set_period(period)?;
+        }
+        Ok(())
     }
 
     /// Stops sampling; when it returns, the program does not run any more. Of failures the first is
     /// returned.
     pub fn disable(&mut self) -> Result<()> {
+        // It ends the thread.
+        self.dither = None;
         let disabled = self.events().map(OpenEvent::disable).fold(Ok(()), Result::and);
         self.note_idle();
-        if let Ok(online) = kernel::cpus("online") {
+        self.is_enabled = false;
+        if let Ok(online) = self.online.read() {
             self.cpus.close_absent(&online);
         }
         disabled
     }
 
     /// Follows the CPUs that have come and gone since the last look.
-    pub fn look(&mut self, program: BorrowedFd<'_>) -> Changes {
-        let Ok(online) = kernel::cpus("online") else { return Changes::default() };
+    pub fn look(&mut self) -> Changes {
+        let Ok(online) = self.online.read() else { return Changes::default() };
+        let Some(program) = &self.program else { return Changes::default() };
+        let program = program.as_fd();
         if self.newcomers {
             self.cpus.admit(&online);
         }
-        self.note_idle();
-        let (event, rate) = (self.event, self.rate);
-        self.cpus.look(&online, |cpu| start(event, rate, cpu, program))
+        if let Some(times) = &self.idle {
+            note_idle(times, &mut self.cpus);
+        }
+        let (event, rate, dither) = (self.event, self.rate, self.dither.as_ref());
+        self.cpus.look(&online, |cpu| start(event, rate, cpu, program, dither))
     }
 
     /// Counts how often the kernel has throttled the events since the last call.
-    pub fn take_throttles(&mut self) {
+    fn take_throttles(&mut self) {
         self.cpus.iter_mut().for_each(|(_, sampled)| sampled.take_throttles());
     }
 
     /// What the events of each CPU have done, with the first error of those that can't be read.
-    pub fn account(&self) -> (Vec<CpuEvent>, Option<Error>) {
+    pub fn account(&mut self) -> (Vec<CpuEvent>, Option<Error>) {
+        self.take_throttles();
+        if self.is_enabled {
+            self.note_idle();
+        }
         let accounts = self.cpus.iter().map(|(cpu, sampled)| sampled.account(cpu));
         let (events, errors): (_, Vec<_>) = accounts.unzip();
         (events, errors.into_iter().flatten().next())
@@ -167,24 +269,82 @@ impl EventSet {
         self.cpus.iter().filter_map(|(_, sampled)| sampled.event())
     }
 
+    /// Adds up for how long CPUs are idle, up to now: the account is as exact as the last call is recent.
     fn note_idle(&mut self) {
-        // With the other events, the account does not ask for it.
-        let idle = if self.event == EventSpec::CPU_CLOCK {
-            kernel::idle_times()
-        } else {
-            HashMap::<u32, Duration>::new()
-        };
-        for (cpu, sampled) in self.cpus.iter_mut() {
-            sampled.note_idle(idle.get(&cpu).copied());
+        if let Some(times) = &self.idle {
+            note_idle(times, &mut self.cpus);
         }
     }
 }
 
+impl Source for EventSet {
+    fn describe(&self) -> source::Source {
+        self.event.source(self.rate)
+    }
+
+    fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    fn attach(&mut self, slot: Slot, dither: bool) -> Result<()> {
+        self.attach(slot.program)?;
+        self.dither(slot.periods, dither)
+    }
+
+    fn is_dithered(&self) -> bool {
+        self.is_dithered
+    }
+
+    fn enable(&mut self) -> Result<()> {
+        self.enable()
+    }
+
+    fn disable(&mut self) -> Result<()> {
+        self.disable()
+    }
+
+    fn set_rate(&mut self, rate: Rate) -> Result<()> {
+        self.set_rate(rate)
+    }
+
+    fn follow_cpus(&mut self) -> Vec<String> {
+        self.look().notices().collect()
+    }
+
+    fn poll(&mut self) {
+        self.take_throttles();
+    }
+
+    fn account(&mut self) -> (Vec<CpuEvent>, Option<Error>) {
+        self.account()
+    }
+
+    fn descriptors(&self) -> Vec<Weak<OwnedFd>> {
+        self.events().map(OpenEvent::descriptor).collect()
+    }
+}
+
+fn note_idle(times: &IdleTimes, cpus: &mut PerCpu<SampledCpu>) {
+    let idle = times.read();
+    for (cpu, sampled) in cpus.iter_mut() {
+        sampled.note_idle(idle.get(&cpu).copied());
+    }
+}
+
 /// Opens the event on one CPU while the others are enabled.
-fn start(event: EventSpec, rate: Rate, cpu: u32, program: BorrowedFd<'_>) -> Result<OpenEvent> {
+fn start(
+    event: EventSpec,
+    rate: Rate,
+    cpu: u32,
+    program: BorrowedFd<'_>,
+    dither: Option<&Dither>,
+) -> Result<OpenEvent> {
     let fd = try_open(event, rate, cpu).map_err(|error| explain(event, rate, error))?;
     let event = with_ring(fd, cpu)?;
     event.attach(program)?;
+    if let Some(dither) = dither {
+        dither.add(cpu, event.fd())?;
+    }
     event.enable()?;
     Ok(event)
 }
@@ -246,7 +406,11 @@ fn explain(event: EventSpec, rate: Rate, error: OpenError) -> Error {
             Error::system_with(what, error, format!("the kernel refuses {rate} for it"))
         }
         OpenError::Other(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-            Error::system_with(what, error, "two files a CPU are needed: raise `ulimit -n`")
+            Error::system_with(
+                what,
+                error,
+                "each CPU takes a file for each event, and one more: raise `ulimit -n`",
+            )
         }
         OpenError::NotCounted(error) | OpenError::Other(error) => {
             Error::system_with(what, error, "`profiler doctor` shows what is missing")

@@ -7,16 +7,15 @@
 //! all mappings); so it is with fork and exec. Who reads samples first and then the sideband has for each of these
 //! samples every record that it needs, whichever CPUs they are from.
 
-use std::{
-    io,
-    os::fd::{AsFd as _, OwnedFd},
-};
+use std::{io, os::fd::AsFd as _};
+
+use profiler_profile::cpus::CpuList;
+use rustix::param::page_size;
 
 use super::{
     attr,
-    cpus::CpuList,
     hotplug::Changes,
-    mmap_ring::{self, MmapRing},
+    mmap_ring::MmapRing,
     open::{self, OpenEvent},
     per_cpu::{PerCpu, Place},
     record::{self, Malformed, Record, Timed},
@@ -54,10 +53,9 @@ struct Source {
     left: Vec<u8>,
 }
 
-/// How events are opened here: what one CPU has shown is not tried again on the next.
+/// How events are opened here.
 #[derive(Debug)]
 struct Opener {
-    build_ids: bool,
     page_bytes: usize,
     /// Pages of a ring.
     pages: usize,
@@ -112,19 +110,16 @@ impl Sideband {
     /// next read may still bring an earlier one, of a CPU that was read before another.
     pub fn read(&mut self, sink: &mut Vec<Timed>) {
         let start = sink.len();
-        for (_, source) in self.cpus.iter_mut() {
-            self.run.clear();
-            self.run.append(&mut source.left);
-            if let Some(event) = source.slot.event_mut() {
-                event.read_records(&mut self.run);
-            }
-            for parsed in record::parse(&self.run) {
+        let mut malformed = 0;
+        self.read_runs(|run| {
+            for parsed in record::parse(run) {
                 match parsed {
                     Ok(timed) => sink.push(timed),
-                    Err(Malformed) => self.malformed += 1,
+                    Err(Malformed) => malformed += 1,
                 }
             }
-        }
+        });
+        self.malformed += malformed;
         let read = sink.get_mut(start..).unwrap_or_default();
         for timed in read.iter() {
             if let Record::Lost { records } = timed.record {
@@ -133,6 +128,18 @@ impl Sideband {
         }
         // Stable: what happened at the same time on one CPU stays in its order.
         read.sort_by_key(|timed| timed.time_ns);
+    }
+
+    /// Takes all records that are there, as the kernel wrote them: those of each CPU in their order.
+    pub fn read_runs(&mut self, mut each: impl FnMut(&[u8])) {
+        for (_, source) in self.cpus.iter_mut() {
+            self.run.clear();
+            self.run.append(&mut source.left);
+            if let Some(event) = source.slot.event_mut() {
+                event.read_records(&mut self.run);
+            }
+            each(&self.run);
+        }
     }
 
     /// What wakes the reader at each record, of any CPU, also of those that come later; but once for a
@@ -178,12 +185,11 @@ fn no_epoll(error: io::Error) -> Error {
 
 impl Opener {
     fn new(ring_bytes: usize) -> Result<Self> {
-        let no_size = |error| Error::system("cannot learn how large a page is", error);
-        let page_bytes = mmap_ring::page_bytes().map_err(no_size)?;
+        let page_bytes = page_size();
         // A power of two, as the kernel demands.
         let pages = ring_bytes.div_ceil(page_bytes).next_power_of_two();
         let epoll = Epoll::new().map_err(no_epoll)?;
-        Ok(Self { build_ids: true, page_bytes, pages, wanted_pages: pages, epoll })
+        Ok(Self { page_bytes, pages, wanted_pages: pages, epoll })
     }
 
     fn open_all(&mut self, cpus: &CpuList) -> Result<PerCpu<Source>, Failure> {
@@ -204,7 +210,7 @@ impl Opener {
     }
 
     fn open(&mut self, cpu: u32) -> Result<OpenEvent, Failure> {
-        let fd = open_fd(&mut self.build_ids, cpu).map_err(|error| {
+        let fd = open::open(&mut attr::sideband(), cpu).map_err(|error| {
             let next = match error.raw_os_error() {
                 Some(libc::EMFILE) => "two files a CPU are needed: raise `ulimit -n`",
                 _ => "`profiler doctor` shows what is missing",
@@ -222,26 +228,6 @@ impl Opener {
         self.epoll.add(&fd).map_err(|error| Failure::Other(no_epoll(error)))?;
         Ok(OpenEvent::new(cpu, fd, ring))
     }
-}
-
-/// Opens the event on one CPU, with build ids unless it is known that there are none. Kernels that have
-/// none refuse the bit:
-/// <https://github.com/torvalds/linux/blob/v5.11/kernel/events/core.c>, `perf_copy_attr`.
-fn open_fd(build_ids: &mut bool, cpu: u32) -> io::Result<OwnedFd> {
-    match open::open(&mut attr::sideband(*build_ids), cpu) {
-        Err(error) if *build_ids && error.raw_os_error() == Some(libc::EINVAL) => {
-            let fd = open::open(&mut attr::sideband(false), cpu)?;
-            *build_ids = false;
-            Ok(fd)
-        }
-        opened => opened,
-    }
-}
-
-/// Whether the records of mappings have build ids, as tried on one CPU.
-pub(crate) fn has_build_ids(cpu: u32) -> io::Result<bool> {
-    let mut build_ids = true;
-    open_fd(&mut build_ids, cpu).map(|_| build_ids)
 }
 
 impl From<Failure> for Error {

@@ -1,6 +1,8 @@
 //! The place of one CPU's event: taken while the CPU is online.
 
-use super::open::{EventCount, OpenEvent};
+use profiler_profile::ledger::EventCount;
+
+use super::open::OpenEvent;
 
 /// The refusal in a row that is told.
 const TOLD: u32 = 2;

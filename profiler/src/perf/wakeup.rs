@@ -2,11 +2,16 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+    mem::MaybeUninit,
+    os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
     pin::pin,
     time::Duration,
 };
 
+use rustix::event::{
+    Timespec,
+    epoll::{self, CreateFlags, EventData, EventFlags},
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     time::sleep,
@@ -25,24 +30,18 @@ pub struct Wakeup {
 }
 
 /// Once, until it is armed again.
-const INTEREST: i32 = libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT;
+const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET).union(EventFlags::ONESHOT);
 /// Events that are taken out of the epoll at once.
-const TAKEN: i32 = 64;
+const TAKEN: usize = 64;
 
 impl Epoll {
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: no preconditions.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
     /// Wakes for this event, too, each time that the kernel has filled its ring to the watermark.
     pub(super) fn add(&self, event: &OwnedFd) -> io::Result<()> {
-        control(&self.0, libc::EPOLL_CTL_ADD, event.as_raw_fd())
+        Ok(epoll::add(&self.0, event, data(event.as_raw_fd()), INTEREST)?)
     }
 
     /// Registers with the runtime's epoll. Events that are added later wake, too.
@@ -60,20 +59,18 @@ impl Wakeup {
     pub async fn woken(&mut self) -> io::Result<()> {
         self.epoll.readable_mut().await?.clear_ready();
         loop {
-            let mut taken = [libc::epoll_event { events: 0, u64: 0 }; TAKEN as usize];
-            let epoll = self.epoll.get_ref().as_raw_fd();
-            // SAFETY: there is room for so many events.
-            let count = unsafe { libc::epoll_wait(epoll, taken.as_mut_ptr(), TAKEN, 0) };
+            let mut taken = [MaybeUninit::uninit(); TAKEN];
+            let at_once = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+            let Ok((taken, _)) = epoll::wait(self.epoll.get_ref(), &mut taken, at_once) else {
+                return Ok(());
+            };
             // What a dead event says has no end.
-            let is_dead = |it: &libc::epoll_event| it.events & libc::EPOLLHUP.cast_unsigned() != 0;
-            let living =
-                taken.iter().take(usize::try_from(count).unwrap_or(0)).filter(|it| !is_dead(it));
-            self.disarmed.extend(living.filter_map(|it| RawFd::try_from(it.u64).ok()));
-            if count < TAKEN {
-                break;
+            let living = taken.iter().filter(|it| !{ it.flags }.contains(EventFlags::HUP));
+            self.disarmed.extend(living.filter_map(|it| RawFd::try_from({ it.data }.u64()).ok()));
+            if taken.len() < TAKEN {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Lets this time pass, in which events wake us no more than once each.
@@ -92,18 +89,15 @@ impl Wakeup {
     /// From now on all events wake us again; those that have something to read by now, at once.
     pub fn arm(&mut self) {
         for event in self.disarmed.drain(..) {
-            // One that was closed meanwhile is no longer in the epoll.
-            drop(control(self.epoll.get_ref(), libc::EPOLL_CTL_MOD, event));
+            // SAFETY: the descriptor may be closed by now, or be that of another file. Neither is in the epoll,
+            // so the kernel refuses it, and nothing else is done with it.
+            let source = unsafe { BorrowedFd::borrow_raw(event) };
+            let _ = epoll::modify(self.epoll.get_ref(), source, data(event), INTEREST);
         }
     }
 }
 
-fn control(epoll: &OwnedFd, what: i32, event: RawFd) -> io::Result<()> {
-    let data = u64::try_from(event).unwrap_or(u64::MAX);
-    let mut interest = libc::epoll_event { events: INTEREST.cast_unsigned(), u64: data };
-    // SAFETY: `interest` outlives the call, which checks the descriptors.
-    if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), what, event, &raw mut interest) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+/// By what an event is known when it wakes.
+fn data(event: RawFd) -> EventData {
+    EventData::new_u64(u64::try_from(event).unwrap_or(u64::MAX))
 }

@@ -1,11 +1,11 @@
-//! A thread for what may take for ever, such as opening a file on a network: when it is stuck it is
-//! left alone, and another takes over.
+//! A watchdog pool for what may block for ever, such as opening a file on a network: a thread that is stuck is left
+//! alone, and another takes over.
 //!
-//! Nobody watches the thread: whoever waits for it in vain [relieves](Crew::relieve) it.
+//! Nobody watches the thread all the time: whoever has waited too long for it [relieves](Crew::relieve) it.
 
 use std::{
     collections::VecDeque,
-    fs,
+    fmt::Write as _,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -13,26 +13,38 @@ use std::{
 
 use rustix::thread::{Pid, gettid};
 
-use super::mounts;
-use crate::stderr;
+use crate::{
+    procfs::{mounts, stat::Stat},
+    realtime::{Priority, Role},
+    stderr,
+};
 
 /// For how long a thread may be at one task before it is taken to be stuck.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
-/// Threads that may be stuck, at most. When all are, no task is tried until one comes back.
-const STUCK: usize = 8;
+/// Threads that may be stuck at what root's processes have. Beyond that, no task of theirs is tried until
+/// one comes back.
+const ROOT_STUCK: usize = 8;
+/// The same for the processes of any other user, and of all other users together: what they do to us costs
+/// root's processes nothing.
+const USER_STUCK: usize = 4;
+const USERS_STUCK: usize = 16;
 /// Whether a process or a file system is at fault can't be seen of one task that is stuck. Where so
-/// many are stuck, nothing more is tried.
+/// many of one user's are stuck, that user's are not tried there any more. Others' are: a user can make a
+/// file of their own get stuck on any file system.
 const AT_FAULT: usize = 2;
 /// Tasks that may wait. At 2,500 processes a second they come in one second.
 const WAITING: usize = 16 << 10;
 /// That something is stuck is said at most [`SAID`] times within this, of processes and of files.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 const SAID: usize = 3;
+const ROOT: Option<u32> = Some(0);
 
 /// What a thread does at a time.
 pub(super) trait Task: Send + Sized + 'static {
     /// Where it may get stuck.
     fn place(&self) -> Place;
+    /// Whose process that is; `None` if it is gone.
+    fn user_of(place: &Place) -> Option<u32>;
     /// Does it; gives what is to be done behind what waits already.
     fn run(self) -> Vec<Self>;
     /// It will not be done.
@@ -61,7 +73,7 @@ struct Shared<T> {
 #[derive(Debug)]
 struct State<T> {
     waiting: VecDeque<T>,
-    /// The thread that works; `None` before the first task, and when all are stuck.
+    /// The thread that works; `None` before the first task, and when none can be started.
     in_charge: Option<u64>,
     at_work: Option<AtWork>,
     stuck: Vec<Stuck>,
@@ -71,22 +83,20 @@ struct State<T> {
     over: bool,
 }
 
-/// When it was last said that something is stuck. What a busy machine holds up for a moment must not
-/// keep it unsaid that a file system does not answer.
+/// When it was last said that something is stuck: of root's and of others', of processes and of files.
+/// What a busy machine holds up for a moment, or a user does on purpose, must not keep it unsaid that a file
+/// system does not answer.
 #[derive(Debug, Default)]
-struct Said {
-    of_process: VecDeque<Instant>,
-    of_file: VecDeque<Instant>,
-}
+struct Said(VecDeque<(Instant, (bool, bool))>);
 
 impl Said {
     /// Whether it is to be said of this place, which it then is.
-    fn is_due(&mut self, place: &Place, now: Instant) -> bool {
-        let last = if place.path.is_some() { &mut self.of_file } else { &mut self.of_process };
-        last.retain(|at| now.duration_since(*at) < SAY_AGAIN);
-        let is_due = last.len() < SAID;
+    fn is_due(&mut self, place: &Place, user: Option<u32>, now: Instant) -> bool {
+        let what = (user == ROOT, place.path.is_some());
+        self.0.retain(|(at, _)| now.duration_since(*at) < SAY_AGAIN);
+        let is_due = self.0.iter().filter(|(_, said)| *said == what).count() < SAID;
         if is_due {
-            last.push_back(now);
+            self.0.push_back((now, what));
         }
         is_due
     }
@@ -100,11 +110,23 @@ struct AtWork {
     tid: Pid,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Stuck {
     thread: u64,
     place: Place,
+    user: Option<u32>,
     device: Option<String>,
+}
+
+/// Whether as many threads are stuck at what this user's processes have as may be.
+fn is_at_quota(stuck: &[Stuck], user: Option<u32>) -> bool {
+    let of_user = stuck.iter().filter(|it| it.user == user).count();
+    let of_users = stuck.iter().filter(|it| it.user != ROOT).count();
+    if user == ROOT {
+        of_user >= ROOT_STUCK
+    } else {
+        of_user >= USER_STUCK || of_users >= USERS_STUCK
+    }
 }
 
 impl<T: Task> Crew<T> {
@@ -130,9 +152,10 @@ impl<T: Task> Crew<T> {
             return;
         }
         let mut tasks = tasks.into_iter();
+        let given_up;
         {
             let mut state = self.0.state();
-            self.0.staff(&mut state);
+            given_up = self.0.staff(&mut state);
             if state.in_charge.is_some() {
                 let room = WAITING.saturating_sub(state.waiting.len());
                 state.waiting.extend(tasks.by_ref().take(room));
@@ -140,7 +163,7 @@ impl<T: Task> Crew<T> {
             }
         }
         self.0.changed.notify_one();
-        tasks.for_each(T::refuse);
+        given_up.into_iter().chain(tasks).for_each(T::refuse);
     }
 
     /// Has another thread take over if the one at work is stuck.
@@ -151,23 +174,22 @@ impl<T: Task> Crew<T> {
             return;
         }
         let place = work.place.clone();
+        let user = T::user_of(&place);
         let mut notice = match &place.path {
-            Some(path) => format!("{path}, mapped by process {}, does not answer", place.tgid),
-            None => format!("/proc/{} does not answer", place.tgid),
+            Some(path) => format!("{path}, mapped by process {}, is not responding", place.tgid),
+            None => format!("/proc/{} is not responding", place.tgid),
         };
-        let is_new = state.said.is_due(&place, Instant::now());
-        state.stuck.push(Stuck { thread, place, device: None });
+        let is_new = state.said.is_due(&place, user, Instant::now());
+        state.stuck.push(Stuck { thread, place, user, device: None });
         (state.in_charge, state.at_work) = (None, None);
-        self.0.staff(&mut state);
-        let mut given_up = VecDeque::new();
-        let is_last = state.in_charge.is_none();
-        if is_last {
-            notice += "; no more files are opened until one that was asked for does";
-            given_up = std::mem::take(&mut state.waiting);
+        if is_at_quota(&state.stuck, user) {
+            let whose = user.map_or("processes that are gone".into(), |it| format!("user {it}"));
+            let _ = write!(notice, "; no more is asked for {whose} until a stuck request returns");
         }
+        let given_up = self.0.staff(&mut state);
         drop(state);
         given_up.into_iter().for_each(T::refuse);
-        if is_new || is_last {
+        if is_new {
             stderr::say(&format!("names may be missing: {notice}"));
         }
     }
@@ -191,25 +213,28 @@ impl<T: Task> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread if none is in charge and there may be one more.
-    fn staff(self: &Arc<Self>, state: &mut State<T>) {
-        if state.in_charge.is_some() || state.stuck.len() >= STUCK {
-            return;
+    /// Starts a thread if none is in charge; gives what waits in vain if that can't be done. Quotas bound
+    /// how many are stuck, so there is always one more.
+    fn staff(self: &Arc<Self>, state: &mut State<T>) -> VecDeque<T> {
+        if state.in_charge.is_none() {
+            state.last_thread += 1;
+            let (shared, thread) = (Arc::clone(self), state.last_thread);
+            let started = thread::Builder::new().name("tracker".into()).spawn(move || {
+                let mut priority = Priority::enter(Role::Tracker);
+                while let Some(task) = shared.next(thread) {
+                    priority.renew();
+                    let more = if shared.is_in_vain(&task.place()) {
+                        task.refuse();
+                        Vec::new()
+                    } else {
+                        task.run()
+                    };
+                    shared.done(thread, more);
+                }
+            });
+            state.in_charge = started.is_ok().then_some(thread);
         }
-        state.last_thread += 1;
-        let (shared, thread) = (Arc::clone(self), state.last_thread);
-        let started = thread::Builder::new().name("tracker".into()).spawn(move || {
-            while let Some(task) = shared.next(thread) {
-                let more = if shared.is_in_vain(&task.place()) {
-                    task.refuse();
-                    Vec::new()
-                } else {
-                    task.run()
-                };
-                shared.done(thread, more);
-            }
-        });
-        state.in_charge = started.is_ok().then_some(thread);
+        if state.in_charge.is_some() { VecDeque::new() } else { std::mem::take(&mut state.waiting) }
     }
 
     /// Waits for the next task of this thread; `None` when another is in charge.
@@ -245,24 +270,29 @@ impl<T: Task> Shared<T> {
         }
     }
 
-    /// Whether a task would only get stuck as others of the same process or file system are.
+    /// Whether a task would only get stuck as others of the same user are: of the same process or file
+    /// system, or too many of all.
     fn is_in_vain(&self, place: &Place) -> bool {
-        let stuck: Vec<(u64, Place, Option<String>)> = {
-            let state = self.state();
-            let stuck = state.stuck.iter();
-            stuck.map(|it| (it.thread, it.place.clone(), it.device.clone())).collect()
-        };
+        let mut stuck = self.state().stuck.clone();
+        if stuck.is_empty() {
+            return false;
+        }
+        let user = T::user_of(place);
+        if is_at_quota(&stuck, user) {
+            return true;
+        }
+        stuck.retain(|it| it.user == user);
         if stuck.len() < AT_FAULT {
             return false;
         }
-        if stuck.iter().filter(|(_, it, _)| it.tgid == place.tgid).count() >= AT_FAULT {
+        if stuck.iter().filter(|it| it.place.tgid == place.tgid).count() >= AT_FAULT {
             return true;
         }
         // Not under the lock: this reads files.
         let device_of = |place: &Place| mounts::device(place.tgid, place.path.as_deref()?);
         let Some(device) = device_of(place) else { return false };
         let mut there = 0;
-        for (thread, place, known) in stuck {
+        for Stuck { thread, place, device: known, .. } in stuck {
             // What is on none is looked up once, too.
             let its = known.unwrap_or_else(|| device_of(&place).unwrap_or_default());
             there += usize::from(its == device);
@@ -277,9 +307,8 @@ impl<T: Task> Shared<T> {
 
 /// Whether one of our threads would go on if it had a CPU, so that it is not stuck.
 fn is_runnable(tid: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
-    // The name in parentheses comes before the state.
-    stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('R'))
+    let stat = Stat::of_own(tid.as_raw_nonzero().get().unsigned_abs());
+    stat.is_some_and(|stat| stat.is_runnable())
 }
 
 #[cfg(test)]
@@ -298,6 +327,11 @@ mod tests {
     impl Task for Blocking {
         fn place(&self) -> Place {
             Place { tgid: self.number, path: None }
+        }
+
+        /// Process 101 is of user 1, and so on.
+        fn user_of(place: &Place) -> Option<u32> {
+            Some(place.tgid / 100)
         }
 
         fn run(self) -> Vec<Self> {
@@ -343,14 +377,17 @@ mod tests {
         let process = Place { tgid: 1, path: None };
         let file = Place { tgid: 1, path: Some("/program".into()) };
         let (mut said, start) = (Said::default(), Instant::now());
-        for place in [&process, &file] {
-            assert!((0..SAID).all(|_| said.is_due(place, start)));
-            assert!(!said.is_due(place, start));
+        for user in [Some(1000), ROOT] {
+            for place in [&process, &file] {
+                assert!((0..SAID).all(|_| said.is_due(place, user, start)));
+                assert!(!said.is_due(place, user, start));
+            }
         }
+        assert!(!said.is_due(&file, Some(1001), start), "users have no share of their own");
         let almost = start + SAY_AGAIN * 9 / 10;
-        assert!(!said.is_due(&process, almost) && !said.is_due(&file, almost));
+        assert!(!said.is_due(&process, ROOT, almost) && !said.is_due(&file, ROOT, almost));
         let later = start + SAY_AGAIN;
-        assert!(said.is_due(&file, later) && said.is_due(&process, later));
+        assert!(said.is_due(&file, ROOT, later) && said.is_due(&process, ROOT, later));
     }
 
     #[test]
@@ -382,21 +419,37 @@ mod tests {
     }
 
     #[test]
-    fn when_all_are_stuck_nothing_is_tried_until_one_comes_back() {
-        let bench = Bench::new();
-        let last = u32::try_from(STUCK).unwrap();
-        let mut stuck: Vec<_> = (1..=last).map(|number| bench.give(number)).collect();
-        let waiting = bench.give(100);
-        bench.wait_until(|state| state.stuck.len() == STUCK);
-        assert_eq!(bench.done.recv().unwrap(), (100, false), "what waited is given up");
-        drop((waiting, bench.give(101)));
-        assert_eq!(bench.done.recv().unwrap(), (101, false), "nobody is there to do it");
+    fn when_all_of_a_user_are_stuck_nothing_of_that_user_is_tried_until_one_comes_back() {
+        for (user, quota) in [(0, ROOT_STUCK), (7, USER_STUCK)] {
+            let bench = Bench::new();
+            let number = |at: usize| user * 100 + u32::try_from(at).unwrap();
+            let mut stuck: Vec<_> = (1..=quota).map(|at| bench.give(number(at))).collect();
+            let waiting = bench.give(number(50));
+            bench.wait_until(|state| state.stuck.len() == quota);
+            assert_eq!(bench.done.recv().unwrap(), (number(50), false), "what waited");
+            drop((waiting, bench.give(number(51)), bench.give(100)));
+            assert_eq!(bench.done.recv().unwrap(), (number(51), false));
+            assert_eq!(bench.done.recv().unwrap(), (100, true), "another user's");
 
-        stuck.pop();
-        assert_eq!(bench.done.recv().unwrap(), (last, true));
-        bench.wait_until(|state| state.stuck.len() == STUCK - 1 && state.in_charge.is_some());
-        drop(bench.give(102));
-        assert_eq!(bench.done.recv().unwrap(), (102, true));
+            stuck.pop();
+            assert_eq!(bench.done.recv().unwrap(), (number(quota), true));
+            bench.wait_until(|state| state.stuck.len() == quota - 1);
+            drop(bench.give(number(52)));
+            assert_eq!(bench.done.recv().unwrap(), (number(52), true));
+        }
+    }
+
+    #[test]
+    fn whatever_users_do_roots_are_done() {
+        let bench = Bench::new();
+        let users = 1..=u32::try_from(USERS_STUCK / USER_STUCK).unwrap();
+        let numbers = users.flat_map(|user| (0..USER_STUCK).zip((user * 100)..));
+        let stuck: Vec<_> = numbers.map(|(_, number)| bench.give(number)).collect();
+        bench.wait_until(|state| state.stuck.len() == USERS_STUCK);
+        drop((bench.give(9900), bench.give(1)));
+        assert_eq!(bench.done.recv().unwrap(), (9900, false), "all users together have a quota");
+        assert_eq!(bench.done.recv().unwrap(), (1, true));
+        drop(stuck);
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! The file behind a mapping, opened and checked to be the one that was mapped.
 
 use std::{
-    fmt,
     fs::{File, Metadata},
-    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use profiler_common::build_id::BuildId;
+use profiler_profile::frame::Missing;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+
+use super::identity::{Found, Identity};
 use crate::{
-    build_id::BuildId,
-    perf::record::MappedId,
+    process::fingerprint::Fingerprint,
+    procfs::maps::MappedId,
     regular_file::{self, Refusal},
 };
 
@@ -28,39 +32,13 @@ pub struct Place {
     pub end: u64,
     /// The path, as the process sees it.
     pub name: Arc<str>,
+    /// When it was mapped, or seen to be: CLOCK_MONOTONIC.
+    pub since_ns: u64,
+    /// Whether the kernel reported it as it was mapped, rather than `/proc` later.
+    pub is_new: bool,
 }
 
-/// Why a file can't be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Missing {
-    /// The process is gone, and no file is at the path.
-    Gone,
-    /// Another file is at the path now.
-    Replaced,
-    /// It was written to since it was mapped.
-    Changed,
-    /// Not a regular file, such as a device.
-    Special,
-    /// Too many files are open.
-    TooMany,
-    /// It was asked for, and no answer has come yet.
-    Unanswered,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gone => "file gone",
-            Self::Replaced => "file replaced",
-            Self::Changed => "file changed",
-            Self::Special => "no regular file",
-            Self::TooMany => "too many open files",
-            Self::Unanswered => "file system does not answer",
-        })
-    }
-}
-
-/// What symbols are cached by: the same for two files with the same build id.
+/// What symbols are cached by: the same for copies of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKey {
     /// Of a file that has one, and its owner: anyone can write a file with the build id of another,
@@ -70,10 +48,25 @@ pub enum FileKey {
         id: BuildId,
         /// The user id of its owner.
         owner: u32,
+        /// Digest of its size, its headers and some of its code: a file that is stripped has the build id
+        /// that it had before.
+        content: u64,
     },
     /// Of one that has none: unique in this run.
     Number(u64),
 }
+
+/// What files with the same code have in common: build id, owner, and a digest of where the code is and of some
+/// of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CodeKey {
+    id: BuildId,
+    owner: u32,
+    digest: u64,
+}
+
+/// Numbers for files: no two are the same.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// A file that is mapped somewhere. It may be opened only after its mapping was told.
 #[derive(Debug)]
@@ -89,11 +82,18 @@ pub struct MappedFile {
 #[derive(Debug)]
 pub(super) struct Opened {
     file: File,
+    /// What a file without a build id is known by.
+    number: u64,
+    /// Whether it was seen to have been written to. That is final.
+    has_changed: AtomicBool,
+    /// Whether it is a file in memory, where runtimes write the code that they make.
+    is_memory: bool,
     build_id: Option<BuildId>,
+    /// Of one that has a build id.
+    fingerprint: Option<Fingerprint>,
     /// The user id of its owner.
     pub(super) owner: u32,
-    /// Device and inode.
-    pub(super) place: (u64, u64),
+    pub(super) identity: Identity,
     stamp: Stamp,
 }
 
@@ -115,9 +115,8 @@ impl Eq for MappedFile {}
 
 impl MappedFile {
     /// One that is not opened yet.
-    pub(super) fn new(missing: Missing) -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn new(missing: Missing) -> Self {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         Self { number, opened: OnceLock::new(), missing: Mutex::new(missing) }
     }
 
@@ -125,18 +124,25 @@ impl MappedFile {
     #[must_use]
     pub fn key(&self) -> Option<FileKey> {
         let opened = self.opened.get()?;
-        let owner = opened.owner;
-        Some(
-            opened
-                .build_id
-                .map_or(FileKey::Number(self.number), |id| FileKey::BuildId { id, owner }),
-        )
+        Some(opened.key().unwrap_or(FileKey::Number(opened.number)))
+    }
+
+    /// What it shares with all files that have the same code at the same place, such as one that was stripped.
+    pub(crate) fn code(&self) -> Option<CodeKey> {
+        let opened = self.opened.get()?;
+        let digest = opened.fingerprint?.code;
+        Some(CodeKey { id: opened.build_id?, owner: opened.owner, digest })
     }
 
     /// Its build id, where it could be opened and has one.
     #[must_use]
     pub fn build_id(&self) -> Option<BuildId> {
         self.opened.get()?.build_id
+    }
+
+    /// The user id of its owner, where it could be opened.
+    pub(crate) fn owner(&self) -> Option<u32> {
+        Some(self.opened.get()?.owner)
     }
 
     /// Why it can't be read, where it could not be opened.
@@ -164,10 +170,21 @@ impl MappedFile {
 
     /// The file, or why it can't be used: also if it was written to since it was first seen mapped.
     pub(crate) fn unchanged(&self) -> Result<&File, Missing> {
-        let opened = self.opened.get().ok_or_else(|| self.missing())?;
-        let now = opened.file.metadata().map_err(|_| Missing::Gone)?;
-        if Stamp::of(&now) == opened.stamp { Ok(&opened.file) } else { Err(Missing::Changed) }
+        self.opened.get().ok_or_else(|| self.missing())?.unchanged()
     }
+
+    /// Whether it is a file in memory (memfd, shared anonymous memory), as runtimes use for code they make.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.opened.get().is_some_and(|it| it.is_memory)
+    }
+}
+
+/// Whether the kernel gives that name to files in memory, which a process shares with itself or others and may
+/// run code in: a memfd, by which some runtimes write code where they may not both write and run it, or
+/// what stands for shared anonymous memory and huge pages. perf treats them as anonymous memory, too:
+/// <https://github.com/torvalds/linux/blob/v6.12/tools/perf/util/map.c>.
+pub(crate) fn is_memory_name(name: &str) -> bool {
+    ["/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"].iter().any(|it| name.starts_with(it))
 }
 
 #[cfg(test)]
@@ -175,7 +192,7 @@ impl MappedFile {
     /// One that is open.
     pub(crate) fn of(file: File) -> Self {
         let mapped = Self::new(Missing::Gone);
-        mapped.set_opened(Arc::new(known(Ok(file)).unwrap()));
+        mapped.set_opened(Arc::new(known(Ok(file), "").unwrap()));
         mapped
     }
 }
@@ -189,22 +206,23 @@ impl Stamp {
 /// The process's own link to the mapped file always leads to the right one. When the process is
 /// gone, the path may still: in its root, or in ours.
 pub(super) fn open(id: MappedId, place: &Place) -> Result<Opened, Missing> {
-    let Place { tgid, start, end, name } = place;
+    let Place { tgid, start, end, name, since_ns, .. } = place;
     let link = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");
-    // Another process may have the pid by now, and a file at the same addresses.
-    if let Ok(opened) = known(regular_file::open(Path::new(&link)))
-        && opened.is(id, |_, _| true)
-    {
-        return Ok(opened);
+    match known(regular_file::open(Path::new(&link)), name) {
+        Ok(opened) if opened.identity.is(id, Found::ByLink) => return Ok(opened),
+        Err(Missing::Leased) => return Err(Missing::Leased),
+        _ => {}
     }
     let mut why = Missing::Gone;
     let in_root = |root: &str| {
-        let root = File::open(root).map_err(Refusal::Failed)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, root, flags, Mode::empty())?;
         regular_file::open_below(&root, Path::new(&**name), true)
     };
+    let by_path = Found::ByPath { mapped_ns: *since_ns };
     for root in [&*format!("/proc/{tgid}/root"), "/"] {
-        match known(in_root(root)) {
-            Ok(opened) if opened.is(id, is_on_device) => return Ok(opened),
+        match known(in_root(root), name) {
+            Ok(opened) if opened.identity.is(id, by_path) => return Ok(opened),
             Ok(_) => why = Missing::Replaced,
             Err(Missing::Gone) => {}
             Err(other) => why = other,
@@ -214,43 +232,69 @@ pub(super) fn open(id: MappedId, place: &Place) -> Result<Opened, Missing> {
 }
 
 impl Opened {
-    /// Whether this is the file that was mapped; `on_device` says whether it is on this device.
-    fn is(&self, id: MappedId, on_device: impl Fn(&File, (u32, u32)) -> bool) -> bool {
-        match id {
-            MappedId::BuildId(id) => self.build_id == Some(id),
-            MappedId::Inode { major, minor, inode, .. } => {
-                self.file.metadata().is_ok_and(|found| found.ino() == inode)
-                    && on_device(&self.file, (major, minor))
+    /// Whether its contents are those of another file that nobody has tampered with: copies in
+    /// containers have their times, too.
+    pub(super) fn is_copy_of(&self, other: &Self) -> bool {
+        self.key().is_some() && self.key() == other.key() && self.stamp == other.stamp
+    }
+
+    /// The file, unless it was written to since it was opened. It does not wait for the file system.
+    pub(super) fn unchanged(&self) -> Result<&File, Missing> {
+        if !self.has_changed.load(Ordering::Relaxed) {
+            // As far as it is known here: a file system that does not answer is not asked.
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let fields = StatxFlags::SIZE | StatxFlags::MTIME;
+            let now = statx(&self.file, "", flags, fields).map_err(|_| Missing::Gone)?;
+            let modified = (now.stx_mtime.tv_sec, now.stx_mtime.tv_nsec.into());
+            if (Stamp { bytes: now.stx_size, modified }) == self.stamp {
+                return Ok(&self.file);
             }
+            self.has_changed.store(true, Ordering::Relaxed);
         }
+        Err(Missing::Changed)
+    }
+
+    /// Whether it is the same file, and was not written to in between.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        self.identity.place() == other.identity.place() && self.stamp == other.stamp
+    }
+
+    /// Whether another mapping of this file may have other contents: it was seen to have been written to. Files
+    /// in memory are not looked at again: runtimes map and write them all the time.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed) && !self.is_memory
+    }
+
+    /// What its contents are known by, where they have a build id.
+    pub(super) fn key(&self) -> Option<FileKey> {
+        let content = self.fingerprint?.content;
+        Some(FileKey::BuildId { id: self.build_id?, owner: self.owner, content })
     }
 }
 
-/// Whether the file's device is this one. Overlays and subvolumes have a device of their own in what
-/// stat(2) says, and another one in mappings: there the inode has to be enough.
-fn is_on_device(file: &File, device: (u32, u32)) -> bool {
-    let dev = file.metadata().map(|found| found.dev()).unwrap_or_default();
-    if (libc::major(dev), libc::minor(dev)) == device {
-        return true;
-    }
-    // SAFETY: all zero bytes are a valid `statfs`.
-    let mut filesystem: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `filesystem` outlives the call.
-    let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut filesystem) };
-    result == 0
-        && [libc::OVERLAYFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC].contains(&filesystem.f_type)
-}
-
-fn known(file: Result<File, Refusal>) -> Result<Opened, Missing> {
+/// What is known of an open file, which was mapped by this name.
+fn known(file: Result<File, Refusal>, name: &str) -> Result<Opened, Missing> {
     let file = file.map_err(|refusal| match refusal {
         Refusal::Special => Missing::Special,
+        Refusal::Leased => Missing::Leased,
         Refusal::Failed(error) => match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Missing::TooMany,
             _ => Missing::Gone,
         },
     })?;
     let metadata = file.metadata().map_err(|_| Missing::Gone)?;
-    let (build_id, owner) = (BuildId::of_elf(&file), metadata.uid());
-    let place = (metadata.dev(), metadata.ino());
-    Ok(Opened { file, build_id, owner, place, stamp: Stamp::of(&metadata) })
+    let (build_id, owner) = (profiler_elf::build_id(&file), metadata.uid());
+    let identity = Identity::of(&file, &metadata);
+    let fingerprint = build_id.map(|_| Fingerprint::of(&file));
+    Ok(Opened {
+        file,
+        number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+        has_changed: AtomicBool::new(false),
+        is_memory: is_memory_name(name),
+        build_id,
+        fingerprint,
+        owner,
+        identity,
+        stamp: Stamp::of(&metadata),
+    })
 }

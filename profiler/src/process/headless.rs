@@ -5,11 +5,12 @@
 
 use std::{
     collections::VecDeque,
-    fs,
     time::{Duration, Instant},
 };
 
 use rustc_hash::FxHashSet;
+
+use crate::procfs::{self, stat::Stat};
 
 /// How often it is looked whether they are still there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -18,7 +19,7 @@ const MOST_LOOKS: usize = 64;
 
 /// The processes.
 #[derive(Debug)]
-pub(super) struct Headless {
+pub(crate) struct Headless {
     tgids: FxHashSet<u32>,
     /// The same, in the order in which they are looked at.
     turns: VecDeque<u32>,
@@ -26,7 +27,7 @@ pub(super) struct Headless {
 }
 
 impl Headless {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { tgids: FxHashSet::default(), turns: VecDeque::new(), looked: Instant::now() }
     }
 
@@ -74,18 +75,12 @@ impl Headless {
 
 /// The threads of a process but for the main one; one that is ending may be among them.
 pub(super) fn other_threads(tgid: u32) -> impl Iterator<Item = u32> {
-    let threads = fs::read_dir(format!("/proc/{tgid}/task")).into_iter().flatten().flatten();
-    let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
-    threads.filter(move |&tid| tid != tgid)
+    procfs::threads(tgid).filter(move |&tid| tid != tgid)
 }
 
 /// Whether a thread is there, and has not ended.
 fn is_alive(tid: u32) -> bool {
-    let stat = fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
-    // The state stands behind the name, which may have parentheses itself.
-    let name_end = stat.iter().rposition(|&byte| byte == b')');
-    let state = name_end.and_then(|end| stat.get(end + 2));
-    state.is_some_and(|state| !b"ZXx".contains(state))
+    Stat::of(tid).is_some_and(|stat| !stat.has_ended())
 }
 
 #[cfg(test)]

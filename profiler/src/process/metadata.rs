@@ -6,60 +6,39 @@ use std::{
     os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
 };
 
-use serde::Serialize;
+use profiler_profile::process::Metadata;
 
-use super::cgroup::{self, Container};
-use crate::printable::printable;
+use crate::procfs::{cgroup, stat::Stat};
 
 /// The most of a command line that is kept, in bytes.
 const COMMAND_LINE_LIMIT: usize = 4096;
 /// The most that is read of the other files, which are short unless someone makes them long.
 const FILE_LIMIT: u64 = 64 << 10;
 
-/// What `/proc` says of a process; what could not be had is left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Metadata {
-    /// The arguments that it was started with, a blank between two, or what it has put in their
-    /// place; a kernel thread has none.
-    pub command_line: Option<String>,
-    /// The process that it is a child of; the first of all and that of kernel threads have none.
-    pub parent: Option<u32>,
-    /// The path of its cgroup.
-    pub cgroup: Option<String>,
-    /// The container that it runs in.
-    pub container: Option<Container>,
-    /// The uid of its Kubernetes pod.
-    pub pod: Option<String>,
-    /// The systemd service or scope that it runs in.
-    pub unit: Option<String>,
-}
-
-impl Metadata {
-    /// Asks `/proc`. Of a process that is gone, nothing is known.
-    #[must_use]
-    pub fn read(tgid: u32) -> Self {
-        // An open folder stays that of this process, also when its pid is given to another.
-        let mut options = OpenOptions::new();
-        let options = options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
-        let Ok(folder) = options.open(format!("/proc/{tgid}")) else {
-            return Self::default();
-        };
-        let cgroup = read(&folder, "cgroup", FILE_LIMIT).unwrap_or_default();
-        let stat = read(&folder, "stat", FILE_LIMIT).unwrap_or_default();
-        let path = cgroup::path(&cgroup);
-        Self {
-            command_line: read(&folder, "cmdline", COMMAND_LINE_LIMIT as u64)
-                .and_then(|arguments| command_line(&arguments)),
-            parent: parent(&stat),
-            cgroup: path.map(|it| printable(it).into_owned()),
-            container: path.and_then(cgroup::container),
-            pod: path.and_then(cgroup::pod),
-            unit: path.and_then(cgroup::unit).map(|it| printable(it).into_owned()),
-        }
+/// Asks `/proc`. Of a process that is gone, nothing is known.
+#[must_use]
+pub fn read(tgid: u32) -> Metadata {
+    // An open folder stays that of this process, also when its pid is given to another.
+    let mut options = OpenOptions::new();
+    let options = options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
+    let Ok(folder) = options.open(format!("/proc/{tgid}")) else {
+        return Metadata::default();
+    };
+    let cgroup = text(&folder, "cgroup", FILE_LIMIT).unwrap_or_default();
+    let stat = text(&folder, "stat", FILE_LIMIT).unwrap_or_default();
+    let path = cgroup::path(&cgroup);
+    Metadata {
+        command_line: text(&folder, "cmdline", COMMAND_LINE_LIMIT as u64)
+            .and_then(|arguments| command_line(&arguments)),
+        parent: Stat::parse(stat.as_bytes()).map(|stat| stat.parent).filter(|it| *it != 0),
+        cgroup: path.map(str::to_owned),
+        container: path.and_then(cgroup::container),
+        pod: path.and_then(cgroup::pod),
+        unit: path.and_then(cgroup::unit).map(str::to_owned),
     }
 }
 
-fn read(folder: &File, name: &str, limit: u64) -> Option<String> {
+fn text(folder: &File, name: &str, limit: u64) -> Option<String> {
     let mut bytes = Vec::new();
     let file = File::open(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd())).ok()?;
     // A process that ends meanwhile leaves what has been read.
@@ -67,18 +46,10 @@ fn read(folder: &File, name: &str, limit: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Field 4 of `proc_pid_stat(5)`.
-fn parent(stat: &str) -> Option<u32> {
-    // The name in parentheses may itself hold blanks and parentheses. Behind it comes field 3.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let parent = fields.split_ascii_whitespace().nth(4 - 3)?.parse().ok()?;
-    (parent != 0).then_some(parent)
-}
-
 /// `None` if there are no arguments.
 fn command_line(arguments: &str) -> Option<String> {
     let arguments = arguments.trim_end_matches('\0');
-    let mut line = printable(&arguments.replace('\0', " ")).into_owned();
+    let mut line = arguments.replace('\0', " ");
     // Bytes that are no UTF-8 have become longer.
     let end = (0..=COMMAND_LINE_LIMIT).rev().find(|&end| line.is_char_boundary(end));
     line.truncate(end.unwrap_or_default());
@@ -104,19 +75,19 @@ mod tests {
     #[test]
     fn knows_a_child() {
         let mut child = child(&["a b", "c"]);
-        let known = Metadata::read(child.id());
+        let known = read(child.id());
         child.wait().unwrap();
         assert_eq!(known.command_line.as_deref(), Some("sh -c echo; read -r _ a b c"));
         assert_eq!(known.parent, Some(std::process::id()));
         // It has been put where we are.
-        let own = Metadata::read(std::process::id());
+        let own = read(std::process::id());
         assert!(own.cgroup.is_some());
         assert_eq!((known.cgroup, known.unit), (own.cgroup, own.unit));
     }
 
     #[test]
     fn nothing_is_known_of_a_process_that_is_gone() {
-        assert_eq!(Metadata::read(u32::MAX), Metadata::default());
+        assert_eq!(read(u32::MAX), Metadata::default());
     }
 
     #[test]
@@ -124,15 +95,15 @@ mod tests {
         let mut child = Command::new("true").stdout(Stdio::piped()).spawn().unwrap();
         // Its end of the pipe is closed when it ends.
         child.stdout.as_mut().unwrap().read_to_end(&mut Vec::new()).unwrap();
-        let known = Metadata::read(child.id());
+        let known = read(child.id());
         child.wait().unwrap();
         assert_eq!(known.parent, Some(std::process::id()));
     }
 
     #[test]
-    fn a_command_line_is_one_line() {
+    fn a_command_line_is_kept_as_it_is() {
         assert_eq!(command_line("a\0b c\0\0"), Some("a b c".into()));
-        assert_eq!(command_line("a\x1b[2J\nb\0"), Some("a?[2J?b".into()));
+        assert_eq!(command_line("a\x1b[2J\nb\0"), Some("a\x1b[2J\nb".into()));
         assert_eq!(command_line("\0\0"), None);
         assert_eq!(command_line(""), None);
     }
@@ -140,17 +111,15 @@ mod tests {
     #[test]
     fn a_long_command_line_is_cut() {
         let mut child = child(&[&"0".repeat(8000)]);
-        let known = Metadata::read(child.id()).command_line.unwrap();
+        let known = read(child.id()).command_line.unwrap();
         child.wait().unwrap();
         assert_eq!(known.len(), COMMAND_LINE_LIMIT);
         assert!(known.starts_with("sh -c echo; read -r _ 0000"));
     }
 
     #[test]
-    fn the_parent_is_found_behind_any_name() {
-        assert_eq!(parent("7 (a) b) c) S 12 7 7 0"), Some(12));
-        assert_eq!(parent("1 (init) S 0 1 1 0"), None);
-        assert_eq!(parent("7 (cut"), None);
+    fn the_first_process_has_no_parent() {
+        assert_eq!(read(1).parent, None);
     }
 
     proptest! {
@@ -159,7 +128,6 @@ mod tests {
             let text = String::from_utf8_lossy(&bytes);
             if let Some(line) = command_line(&text) {
                 prop_assert!(line.len() <= COMMAND_LINE_LIMIT);
-                prop_assert!(!line.contains(char::is_control));
             }
         }
     }

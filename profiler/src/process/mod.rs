@@ -1,13 +1,16 @@
 //! The processes that samples come from.
 
-pub mod cgroup;
+pub mod config;
 mod crew;
+pub mod executing;
+pub mod family;
 pub mod file;
 pub mod files;
-mod headless;
-pub mod maps;
+pub mod fingerprint;
+pub(crate) mod headless;
+mod identity;
 pub mod metadata;
-pub mod mounts;
 pub mod space;
 pub mod table;
 pub mod tracker;
+pub mod watched;

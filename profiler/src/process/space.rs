@@ -8,10 +8,8 @@ use std::{
     },
 };
 
-use super::{
-    file::{FileKey, MappedFile},
-    maps::{self, Backing, Mapping},
-};
+use super::file::{FileKey, MappedFile};
+use crate::procfs::maps::{self, Backing, Mapping};
 
 /// A mapping whose file is known.
 pub type Mapped = Mapping<Arc<MappedFile>>;
@@ -33,11 +31,6 @@ impl SpaceId {
     fn next() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(SpaceId::KERNEL.0 + 1);
         Self(LAST.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// As part of a key.
-    pub(crate) fn to_bytes(self) -> [u8; 8] {
-        self.0.to_ne_bytes()
     }
 }
 
@@ -88,6 +81,13 @@ impl Space {
             _ => None,
         };
         self.mappings.iter().find_map(file)
+    }
+
+    /// What it takes of the heap. Names of files are shared by all who map them, and not counted.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.mappings.capacity() * size_of::<Mapped>()
+            + self.replaced.capacity() * size_of::<(u64, Mapped)>()
     }
 
     /// The mapping that held the address at a time.

@@ -4,14 +4,15 @@
 //! process is its pid and when it began, so that a pid used again is another process. One that has
 //! ended is kept until no sample from before can come any more.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
+use profiler_profile::{
+    ledger::memory::{Cache, count},
+    process::Metadata,
+};
 use rustc_hash::FxHashMap;
 
-use super::{
-    metadata::Metadata,
-    space::{Mapped, Space},
-};
+use super::space::{Mapped, Space};
 
 /// For how long a process that has ended is kept, in the time of the samples.
 const GRACE_NS: u64 = 500_000_000;
@@ -60,7 +61,7 @@ pub struct Process {
     /// in user space that a sample shows is still that of the call.
     pub before_exec: Option<Rc<Space>>,
     /// Who it is, if that was asked for.
-    pub metadata: Option<Rc<Metadata>>,
+    pub metadata: Option<Arc<Metadata>>,
 }
 
 /// A pid and the processes that had it, the last one last.
@@ -121,6 +122,26 @@ impl Processes {
         self.evicted
     }
 
+    /// What it holds. The mappings that processes share count once.
+    #[must_use]
+    pub fn account(&self) -> Cache {
+        let mut bytes = 0;
+        for run in self.pids.values().flat_map(|pid| &pid.runs) {
+            let space = run.process.space.bytes() / Rc::strong_count(&run.process.space).max(1);
+            bytes += size_of::<Run>() + space;
+        }
+        bytes += self.pids.capacity() * size_of::<(u32, Pid)>();
+        bytes += self.ended.capacity() * size_of::<(u64, u32)>();
+        Cache {
+            name: "processes",
+            entries: count(self.pids.len()),
+            bytes: count(bytes),
+            limit_bytes: None,
+            limit_entries: Some(count(self.limit)),
+            evicted: self.evicted,
+        }
+    }
+
     /// Takes in what happened.
     pub fn apply(&mut self, event: Event) {
         let Event { time_ns, tgid, kind } = event;
@@ -129,13 +150,13 @@ impl Processes {
         }
         match kind {
             Kind::Found { mappings, metadata } => {
-                self.find_out(tgid, mappings, metadata.map(Rc::from), time_ns);
+                self.find_out(tgid, mappings, metadata.map(Arc::from), time_ns);
             }
             Kind::Forked(parent) => {
                 let copied = self.last(parent).map(|run| run.process.clone());
                 let metadata = copied.as_ref().and_then(|process| process.metadata.as_deref());
                 let metadata =
-                    metadata.map(|it| Rc::new(Metadata { parent: Some(parent), ..it.clone() }));
+                    metadata.map(|it| Arc::new(Metadata { parent: Some(parent), ..it.clone() }));
                 let space = copied.map_or_else(|| empty(time_ns), |process| process.space);
                 self.begin(Process { tgid, space, before_exec: None, metadata }, time_ns, 0);
             }
@@ -144,7 +165,7 @@ impl Processes {
                 // Of one that is gone already, what it belonged to before still holds.
                 let metadata = before.as_ref().and_then(|process| process.metadata.as_deref());
                 let metadata =
-                    metadata.map(|it| Rc::new(Metadata { command_line: None, ..it.clone() }));
+                    metadata.map(|it| Arc::new(Metadata { command_line: None, ..it.clone() }));
                 let before_exec = before.map(|process| process.space);
                 let space = empty(time_ns);
                 self.begin(Process { tgid, space, before_exec, metadata }, time_ns, 0);
@@ -155,7 +176,7 @@ impl Processes {
                 let known = run.map(|run| &mut run.process.metadata);
                 // Of one that is gone, nothing is new.
                 if let Some(known) = known.filter(|it| metadata.parent.is_some() || it.is_none()) {
-                    *known = Some(Rc::from(metadata));
+                    *known = Some(Arc::from(metadata));
                 }
             }
             Kind::Mapped(mapping) => {
@@ -197,7 +218,7 @@ impl Processes {
         &mut self,
         tgid: u32,
         mappings: Vec<Mapped>,
-        metadata: Option<Rc<Metadata>>,
+        metadata: Option<Arc<Metadata>>,
         time_ns: u64,
     ) {
         match self.last_mut(tgid) {
@@ -323,7 +344,7 @@ fn empty(time_ns: u64) -> Rc<Space> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::maps::{Backing, Mapping};
+    use crate::procfs::maps::{Backing, Mapping};
 
     fn mapping(start: u64, name: &str) -> Mapped {
         let (backing, name) = (Backing::Anonymous, name.into());

@@ -20,14 +20,18 @@ use super::{
     file::{MappedFile, Place},
     files::{Files, Opening},
     headless::{Headless, other_threads},
-    maps::{self, Backing, Mapping},
-    metadata::Metadata,
+    metadata,
     space::Mapped,
     table::{Event, Kind},
 };
 use crate::{
     kernel,
-    perf::record::{MappedId, Record, Timed},
+    perf::record::{Record, Timed},
+    procfs::{
+        self,
+        maps::{self, Backing, MappedId, Mapping},
+        status,
+    },
 };
 
 /// For how long samples wait for the files that they need: somewhat longer than it takes to see that
@@ -100,9 +104,7 @@ impl Tracker {
     /// Asks what runs now; what happens from here on, records have to tell.
     #[must_use]
     pub fn find_all(&self) -> Answer {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let tgids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let mut tgids: Vec<u32> = tgids.collect();
+        let mut tgids: Vec<u32> = procfs::processes().collect();
         tgids.reverse();
         self.ask(|| [What::FindAll(tgids)])
     }
@@ -123,9 +125,15 @@ impl Tracker {
         let answer = self.ask(|| {
             let mut files = Files::lock(&self.sight.files);
             let mut headless = self.sight.headless.lock().unwrap_or_else(PoisonError::into_inner);
+            todo.extend(files.due(Instant::now()).into_iter().map(What::Open));
             for record in records {
-                let event = self.sight.event(record, &mut files, &mut headless, &mut todo);
-                events.extend(event);
+                todo.extend(self.sight.description(&record));
+                let mut file = |id, place| {
+                    let (file, opening) = files.get(id, place);
+                    todo.extend(opening.map(What::Open));
+                    file
+                };
+                events.extend(event(record, &mut headless, &mut file));
             }
             let time_ns = kernel::monotonic_ns();
             let ended = headless.ended().into_iter();
@@ -184,6 +192,10 @@ impl crew::Task for Task {
         }
     }
 
+    fn user_of(place: &crew::Place) -> Option<u32> {
+        status::user_of(place.tgid)
+    }
+
     fn run(self) -> Vec<Self> {
         let Self { what, sight, answer } = self;
         let mut todo = Vec::new();
@@ -201,7 +213,7 @@ impl crew::Task for Task {
                 None
             }
             What::Describe { tgid, exec_ns, tries } => {
-                let metadata = Metadata::read(tgid);
+                let metadata = metadata::read(tgid);
                 // The record is written within exec, a while before the arguments are in place.
                 // One that has ended has none, nor a program.
                 let runs = || fs::read_link(format!("/proc/{tgid}/exe")).is_ok();
@@ -240,9 +252,15 @@ impl Sight {
             Some(text) => (tgid, text),
             None => threads.find_map(|tid| Some((tid, read(tid)?)))?,
         };
-        let metadata = self.metadata.then(|| Box::new(Metadata::read(tgid)));
+        let metadata = self.metadata.then(|| Box::new(metadata::read(tgid)));
         let mut files = Files::lock(&self.files);
-        let mappings = maps::parse(&text).into_iter().map(|it| mapped(&mut files, it, alive, todo));
+        let mut file = |id, place| {
+            let (file, opening) = files.get(id, place);
+            todo.extend(opening.map(What::Open));
+            file
+        };
+        let mappings =
+            maps::parse(&text).into_iter().map(|it| mapped(it, (alive, time_ns, false), &mut file));
         let kind = Kind::Found { mappings: mappings.collect(), metadata };
         drop(files);
         if alive != tgid {
@@ -251,59 +269,69 @@ impl Sight {
         Some(Event { time_ns, tgid, kind })
     }
 
-    /// What a record means for a process, if anything.
-    fn event(
-        &self,
-        record: Timed,
-        files: &mut Files,
-        headless: &mut Headless,
-        todo: &mut Vec<What>,
-    ) -> Option<Event> {
-        let Timed { time_ns, record } = record;
-        let (tgid, kind) = match record {
-            Record::Mmap { tgid, start, bytes, file_offset, file, name, .. } => {
-                let name = String::from_utf8_lossy(&name);
-                // perf's word for what has no file.
-                let name = if name == "//anon" { "" } else { &name };
-                let backing = Backing::of(name, file);
-                let end = start.checked_add(bytes)?;
-                let mapping = Mapping { start, end, file_offset, backing, name: name.into() };
-                (tgid, Kind::Mapped(mapped(files, mapping, tgid, todo)))
+    /// What is to be asked about a process that runs another program now.
+    fn description(&self, record: &Timed) -> Option<What> {
+        match record.record {
+            Record::Comm { tgid, exec: true, .. } if self.metadata => {
+                Some(What::Describe { tgid, exec_ns: record.time_ns, tries: TRIES })
             }
-            Record::Comm { tgid, exec: true, .. } => {
-                todo.extend(self.metadata.then_some(What::Describe {
-                    tgid,
-                    exec_ns: time_ns,
-                    tries: TRIES,
-                }));
-                (tgid, Kind::Exec)
-            }
-            Record::Fork { tgid, parent_tgid, .. } if tgid != parent_tgid => {
-                (tgid, Kind::Forked(parent_tgid))
-            }
-            Record::Exit { tgid, tid } if tgid == tid && headless.main_thread_ended(tgid) => {
-                (tgid, Kind::Ended)
-            }
-            _ => return None,
-        };
-        Some(Event { time_ns, tgid, kind })
+            _ => None,
+        }
     }
 }
 
-/// What is mapped in a process that can be looked at by one of its threads, as a rule the main one.
+/// Takes the events from before a time out of those that have come, in the order of time.
+pub(crate) fn take_before(events: &mut Vec<Event>, time_ns: u64) -> Vec<Event> {
+    // Stable: what happened to a process at one time stays in its order.
+    events.sort_by_key(|event| event.time_ns);
+    let rest = events.split_off(events.partition_point(|event| event.time_ns < time_ns));
+    std::mem::replace(events, rest)
+}
+
+/// Gives the file that is mapped at a place.
+type FileOf<'a> = dyn FnMut(MappedId, Place) -> Arc<MappedFile> + 'a;
+
+/// What a record means for a process, if anything.
+pub(crate) fn event(
+    record: Timed,
+    headless: &mut Headless,
+    file_of: &mut FileOf<'_>,
+) -> Option<Event> {
+    let Timed { time_ns, record } = record;
+    let (tgid, kind) = match record {
+        Record::Mmap { tgid, start, bytes, file_offset, file, name, .. } => {
+            let name = String::from_utf8_lossy(&name);
+            // perf's word for what has no file.
+            let name = if name == "//anon" { "" } else { &name };
+            let backing = Backing::of(name, file);
+            let end = start.checked_add(bytes)?;
+            let mapping = Mapping { start, end, file_offset, backing, name: name.into() };
+            (tgid, Kind::Mapped(mapped(mapping, (tgid, time_ns, true), file_of)))
+        }
+        Record::Comm { tgid, exec: true, .. } => (tgid, Kind::Exec),
+        Record::Fork { tgid, parent_tgid, .. } if tgid != parent_tgid => {
+            (tgid, Kind::Forked(parent_tgid))
+        }
+        Record::Exit { tgid, tid } if tgid == tid && headless.main_thread_ended(tgid) => {
+            (tgid, Kind::Ended)
+        }
+        _ => return None,
+    };
+    Some(Event { time_ns, tgid, kind })
+}
+
+/// What is mapped since a time in a process that can be looked at by one of its threads, as a rule the
+/// main one; and whether the kernel has just reported it.
 fn mapped(
-    files: &mut Files,
     mapping: Mapping<MappedId>,
-    tgid: u32,
-    todo: &mut Vec<What>,
+    (tgid, since_ns, is_new): (u32, u64, bool),
+    file_of: &mut FileOf<'_>,
 ) -> Mapped {
     let Mapping { start, end, file_offset, backing, name } = mapping;
     let backing: Backing<Arc<MappedFile>> = match backing {
         Backing::File(id) => {
-            let (file, opening) =
-                files.get(id, Place { tgid, start, end, name: Arc::clone(&name) });
-            todo.extend(opening.map(What::Open));
-            Backing::File(file)
+            let place = Place { tgid, start, end, name: Arc::clone(&name), since_ns, is_new };
+            Backing::File(file_of(id, place))
         }
         Backing::Vdso => Backing::Vdso,
         Backing::Anonymous => Backing::Anonymous,

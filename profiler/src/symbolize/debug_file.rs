@@ -12,15 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    allowance::Allowance,
-    build_id::BuildId,
-    elf::{self, Code},
-    regular_file,
-};
+use profiler_common::build_id::BuildId;
+
+use super::roots::Roots;
+use crate::allowance::Allowance;
 
 /// Where debug files are installed.
-const DEBUG_DIR: &str = "usr/lib/debug";
+pub(super) const DEBUG_DIR: &str = "usr/lib/debug";
 /// The largest file whose checksum is made: it takes a read of the whole, and a container may hold
 /// one that has no end in sight.
 const CHECKSUM_LIMIT: u64 = 1 << 30;
@@ -29,64 +27,37 @@ const CHECKSUM_TIME: Duration = Duration::from_secs(5);
 /// How much of a file is read at a time for its checksum.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A file with the symbols of another one, which has the code.
-#[derive(Debug)]
-pub(super) struct DebugFile {
-    file: File,
-    code: Code,
-}
-
-impl DebugFile {
-    /// The debug file of a file that has this path in each of the roots, such as a process's own and
-    /// ours. It is looked for by build id in all of them, then by the link to it, as far as there is time
-    /// left for checksums.
-    pub(super) fn find(
-        stripped: &File,
-        path: &Path,
-        roots: &[&Path],
-        allowance: &mut Allowance,
-    ) -> Option<Self> {
-        let id = BuildId::of_elf(stripped);
-        let by_id = || roots.iter().find_map(|root| by_id(id?, root));
-        let by_link = || {
-            let link = elf::debug_link(stripped)?;
-            let places = roots.iter().filter_map(|root| link_places(root, path, &link)).flatten();
-            let mut files = places.filter_map(|place| open(&place));
-            files.find(|file| is_linked(file, &link, id, allowance))
-        };
-        Self::new(stripped, by_id().or_else(by_link)?)
-    }
-
-    /// A debug file that is known to be that of the stripped one.
-    pub(super) fn new(stripped: &File, file: File) -> Option<Self> {
-        Some(Self { file, code: elf::code(stripped)? })
-    }
-
-    /// The file with the symbols.
-    pub(super) fn file(&self) -> &File {
-        &self.file
-    }
-
-    /// The address, as the symbols have it, of an offset in the stripped file. The debug file has no
-    /// code, and so no offsets of its own.
-    pub(super) fn address_of(&self, offset: u64) -> Option<u64> {
-        self.code.address_of(offset)
-    }
+/// The debug file of a file that has this path in each of the roots, such as a process's own and
+/// ours. It is looked for by build id in all of them, then by the link to it, as far as there is time
+/// left for checksums.
+pub(super) fn find(
+    stripped: &File,
+    path: &Path,
+    roots: &Roots,
+    allowance: &mut Allowance,
+) -> Option<File> {
+    let id = profiler_elf::build_id(stripped);
+    let by_link = || {
+        let link = profiler_elf::debug_link(stripped)?;
+        let places = link_places(path, &link)?;
+        roots.find(&places, |file| is_linked(file, &link, id, allowance))
+    };
+    id.and_then(|id| by_id(id, roots)).or_else(by_link)
 }
 
 /// `/usr/lib/debug/.build-id/ab/cdef….debug`
-fn by_id(id: BuildId, root: &Path) -> Option<File> {
+pub(super) fn by_id(id: BuildId, roots: &Roots) -> Option<File> {
     let hex = id.to_string();
     let (first, rest) = hex.split_at_checked(2)?;
-    let place = root.join(DEBUG_DIR).join(format!(".build-id/{first}/{rest}.debug"));
-    open(&place).filter(|file| BuildId::of_elf(file) == Some(id))
+    let place = Path::new("/").join(DEBUG_DIR).join(format!(".build-id/{first}/{rest}.debug"));
+    roots.find(&[place], |file| profiler_elf::build_id(file) == Some(id))
 }
 
 /// Beside the file, in `.debug` there, and below `/usr/lib/debug`.
-fn link_places(root: &Path, path: &Path, link: &elf::DebugLink) -> Option<[PathBuf; 3]> {
-    let folder = path.parent()?.strip_prefix("/").ok()?;
-    let here = root.join(folder);
-    let places = [here.clone(), here.join(".debug"), root.join(DEBUG_DIR).join(folder)];
+fn link_places(path: &Path, link: &profiler_elf::DebugLink) -> Option<[PathBuf; 3]> {
+    let here = path.parent()?;
+    let installed = Path::new("/").join(DEBUG_DIR).join(here.strip_prefix("/").ok()?);
+    let places = [here.to_owned(), here.join(".debug"), installed];
     Some(places.map(|place| place.join(&link.name)))
 }
 
@@ -94,7 +65,7 @@ fn link_places(root: &Path, path: &Path, link: &elf::DebugLink) -> Option<[PathB
 /// one.
 fn is_linked(
     file: &File,
-    link: &elf::DebugLink,
+    link: &profiler_elf::DebugLink,
     id: Option<BuildId>,
     allowance: &mut Allowance,
 ) -> bool {
@@ -102,7 +73,7 @@ fn is_linked(
     if file.read_exact_at(&mut magic, 0).is_err() || magic != object::elf::ELFMAG {
         return false;
     }
-    let own = BuildId::of_elf(file);
+    let own = profiler_elf::build_id(file);
     // The build id is found at once, the checksum takes the whole file.
     (own.is_none() || id.is_none() || own == id) && crc(file, allowance) == Some(link.crc)
 }
@@ -111,7 +82,7 @@ fn is_linked(
 fn crc(file: &File, allowance: &mut Allowance) -> Option<u32> {
     let start = Instant::now();
     if !allowance.is_left(start) {
-        tracing::info!("a debug file is not looked at: too much time has gone into checksums");
+        tracing::info!("a debug file was skipped: checksums have used up their share of the time");
         return None;
     }
     let crc = read_crc(file, start.checked_add(CHECKSUM_TIME)?);
@@ -133,18 +104,11 @@ fn read_crc(mut file: &File, deadline: Instant) -> Option<u32> {
     (left == 0).then(|| hasher.finalize())
 }
 
-fn open(path: &Path) -> Option<File> {
-    regular_file::open(path).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blazesym::symbolize::{
-        Input, Symbolizer,
-        source::{Elf, Source},
-    };
-    use std::{fs, os::fd::AsRawFd as _, process::Command};
+    use profiler_symbols::{Answer, Image, Images, Options, SymbolFile};
+    use std::{fs, os::fd::AsRawFd as _, process::Command, sync::Arc};
     use tempfile::TempDir;
 
     const PROGRAM: &str = "int work(int x) { return x * 3; } int main(void) { return work(1); }";
@@ -200,25 +164,33 @@ mod tests {
 
         /// Its place by build id.
         fn id_place(&self) -> String {
-            let id = BuildId::of_elf(&self.program()).unwrap().to_string();
+            let id = profiler_elf::build_id(&self.program()).unwrap().to_string();
             format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..])
         }
 
-        fn find(&self) -> Option<DebugFile> {
+        fn find(&self) -> Option<File> {
             let empty = TempDir::new().unwrap();
-            let roots = [empty.path(), self.dir.path()];
-            DebugFile::find(&self.program(), Path::new("/opt/program"), &roots, &mut plenty())
+            let roots = Roots::in_folders(&[empty.path(), self.dir.path()]);
+            super::find(&self.program(), Path::new("/opt/program"), &roots, &mut plenty())
         }
 
-        /// The name that what was found has for the place of `work`.
+        /// The name of `work` by the file, and what was found.
         fn name_of_work(&self) -> Option<String> {
-            let found = self.find()?;
-            let path = format!("/proc/self/fd/{}", found.file().as_raw_fd());
-            let elf = Source::Elf(Elf { debug_syms: false, ..Elf::new(path) });
-            let at = Input::VirtOffset(found.address_of(self.work)?);
-            let symbolizer = Symbolizer::new();
-            let named = symbolizer.symbolize_single(&elf, at).unwrap();
-            Some(named.into_sym()?.name.into_owned())
+            name_at(&self.program(), Some(&self.find()?), self.work)
+        }
+    }
+
+    fn name_at(main: &File, debug: Option<&File>, offset: u64) -> Option<String> {
+        let image = |file: &File| {
+            let bytes = fs::read(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+            Image::new(Arc::new(bytes), None)
+        };
+        let (main, debug) = (image(main), debug.map(image));
+        let images = Images { main, debug, supplementary: None, package: None };
+        let options = Options { lines: false, unpack_time: Duration::ZERO };
+        match SymbolFile::load(images, options).unwrap().find(offset) {
+            Answer::Found(found) => Some(found.name),
+            _ => None,
         }
     }
 
@@ -237,10 +209,7 @@ mod tests {
     #[test]
     fn the_stripped_one_has_no_name_and_the_debug_file_has() {
         let root = Root::new("sha1");
-        let elf = Source::Elf(Elf { debug_syms: false, ..Elf::new(root.path("opt/program")) });
-        let symbolizer = Symbolizer::new();
-        let at = Input::FileOffset(root.work);
-        assert!(symbolizer.symbolize_single(&elf, at).unwrap().into_sym().is_none());
+        assert_eq!(name_at(&root.program(), None, root.work), None);
         assert_eq!(root.name_of_work().as_deref(), Some("work"));
     }
 
@@ -279,11 +248,22 @@ mod tests {
         assert!(root.find().is_none());
         // The checksum is right, and yet it is of another build.
         let file = File::open(other.path("opt/program.debug")).unwrap();
-        let link = elf::DebugLink { name: "any".into(), crc: crc(&file, &mut plenty()).unwrap() };
+        let link =
+            profiler_elf::DebugLink { name: "any".into(), crc: crc(&file, &mut plenty()).unwrap() };
         let reopened = || File::open(other.path("opt/program.debug")).unwrap();
-        assert!(is_linked(&reopened(), &link, BuildId::of_elf(&other.program()), &mut plenty()));
+        assert!(is_linked(
+            &reopened(),
+            &link,
+            profiler_elf::build_id(&other.program()),
+            &mut plenty()
+        ));
         assert!(is_linked(&reopened(), &link, None, &mut plenty()));
-        assert!(!is_linked(&reopened(), &link, BuildId::of_elf(&root.program()), &mut plenty()));
+        assert!(!is_linked(
+            &reopened(),
+            &link,
+            profiler_elf::build_id(&root.program()),
+            &mut plenty()
+        ));
     }
 
     #[test]
@@ -293,15 +273,14 @@ mod tests {
         fs::create_dir(root.path("opt/program.debug")).unwrap();
         run("mkfifo", &[&root.path("opt/fifo")]);
         assert!(root.find().is_none());
-        assert!(open(&root.path("opt/fifo")).is_none());
     }
 
     #[test]
     fn checksums_have_a_share_of_the_time() {
         let root = Root::new("sha1");
-        let roots = [root.dir.path()];
+        let roots = Roots::in_folders(&[root.dir.path()]);
         let find = |allowance: &mut Allowance| {
-            DebugFile::find(&root.program(), Path::new("/opt/program"), &roots, allowance)
+            super::find(&root.program(), Path::new("/opt/program"), &roots, allowance)
         };
         let mut spent = plenty();
         assert!(find(&mut spent).is_some());
@@ -328,17 +307,11 @@ mod tests {
     #[test]
     fn a_path_that_is_none_leads_nowhere() {
         let root = Root::new("none");
+        let roots = Roots::in_folders(&[root.dir.path()]);
         for path in ["", "/", "program", "//anon", "/opt/program (deleted)", "/../opt/program"] {
-            let _ = DebugFile::find(
-                &root.program(),
-                Path::new(path),
-                &[root.dir.path()],
-                &mut plenty(),
-            );
+            let _ = super::find(&root.program(), Path::new(path), &roots, &mut plenty());
         }
         let deleted = Path::new("/opt/program (deleted)");
-        assert!(
-            DebugFile::find(&root.program(), deleted, &[root.dir.path()], &mut plenty()).is_some()
-        );
+        assert!(super::find(&root.program(), deleted, &roots, &mut plenty()).is_some());
     }
 }

@@ -11,12 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use profiler_common::build_id::BuildId;
 use rustc_hash::FxHashMap;
 
-use crate::{build_id::BuildId, regular_file};
+use crate::regular_file;
 
 /// Where dpkg has its lists.
-pub(super) const LISTS: &str = "/var/lib/dpkg/info";
+pub(crate) const LISTS: &str = "/var/lib/dpkg/info";
 /// The most of a list that is read.
 const LIST_BYTES: u64 = 16 << 20;
 /// The longest that all lists may take, on a slow disk.
@@ -24,7 +25,7 @@ const TIME: Duration = Duration::from_millis(500);
 
 /// The packages with the debug symbols of files, by path: of those that a package has brought, and that are
 /// what was sampled, as their build ids tell. In a container there may be another file at the same path.
-pub(super) fn find<'a>(
+pub(crate) fn find<'a>(
     lists: &Path,
     files: impl Iterator<Item = (&'a str, BuildId)>,
 ) -> FxHashMap<&'a str, String> {
@@ -73,7 +74,7 @@ pub(super) fn find<'a>(
 
 /// Whether the file at a path has this build id.
 fn is_installed(path: &str, id: BuildId) -> bool {
-    regular_file::open(Path::new(path)).is_ok_and(|file| BuildId::of_elf(&file) == Some(id))
+    regular_file::open(Path::new(path)).is_ok_and(|file| profiler_elf::build_id(&file) == Some(id))
 }
 
 fn of_symbols(package: &str) -> String {
@@ -86,7 +87,7 @@ fn of_symbols(package: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::tests::with_build_id;
+    use profiler_testing::elf::with_build_id;
 
     fn id(byte: u8) -> BuildId {
         BuildId::from_slice(&[byte]).unwrap()
@@ -131,7 +132,7 @@ mod tests {
         let (Ok(shell), Ok(same)) = (File::open("/usr/bin/sh"), File::open("/bin/sh")) else {
             return crate::stderr::say("skipped: there is no /usr/bin/sh");
         };
-        let (Some(id), true) = (BuildId::of_elf(&shell), same.metadata().is_ok()) else {
+        let (Some(id), true) = (profiler_elf::build_id(&shell), same.metadata().is_ok()) else {
             return crate::stderr::say("skipped: /usr/bin/sh has no build id");
         };
         let lists = tempfile::tempdir().unwrap();

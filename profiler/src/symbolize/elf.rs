@@ -1,32 +1,51 @@
-//! Symbols of ELF files, read by blazesym and kept within a limit of bytes.
+//! Names for the code of mapped files, whose symbols a parser process holds within a limit of bytes.
 //!
-//! Each file has a blazesym of its own, so that what it holds of a file can be given back alone.
+//! Nothing of a file is read here but its headers. Which files the process holds is known here, so that
+//! another one can be given them again when it ends.
+
+mod load;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    cell::OnceCell,
-    os::fd::AsRawFd as _,
-    panic::{self, AssertUnwindSafe},
-    path::Path,
-    sync::Arc,
+    collections::VecDeque,
+    fs::File,
+    path::PathBuf,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
-use blazesym::symbolize::{
-    Input, Symbolized, Symbolizer as Blazesym,
-    source::{Elf, Source},
+use blazesym::symbolize::Symbolizer as Blazesym;
+use profiler_common::build_id::BuildId;
+use profiler_profile::{
+    frame::Missing,
+    ledger::memory::{Cache, count},
 };
-use rustc_hash::FxHashMap;
+use profiler_symbols::{Answer, Found, Malformed};
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{debug_data, debug_file::DebugFile};
+use super::{companions, roots::Roots};
 use crate::{
     allowance::Allowance,
-    build_id::BuildId,
-    elf, heap,
-    process::file::{FileKey, MappedFile, Missing},
+    parser::{Failure, FoundIn, Parser, Refusal, Subject},
+    process::file::{CodeKey, FileKey, MappedFile},
 };
 
-/// Files whose symbols are kept, at most: each is held open, and its debug file, too.
-const LIMIT: usize = 512;
+/// Files whose symbols are kept, at most.
+const MAX_FILES: usize = 512;
+/// The most rounds of `.dwo` files that are opened for the addresses of one stack, and files in each.
+const MAX_DWO_ROUNDS: usize = 16;
+const MAX_DWOS: usize = 64;
+/// Debug files that were sent for and are kept open.
+const MAX_SUPPLIED: usize = 64;
+/// Files with the same code that are asked for names which a file does not have.
+const MAX_TWINS: usize = 8;
+/// How often a file is asked about before it is given up, at most: twice with its debug information, twice
+/// without, and once more for each time that the process is ended by another file.
+const MAX_TRIES: usize = 8;
+
+/// How long opening the companions of a file may take, with one checksum of a large debug file.
+const COMPANIONS_WITHIN: Duration = Duration::from_secs(6);
 
 /// The time whose share may be used at once: five seconds, since many files are read at the start.
 const SAVED: Duration = Duration::from_secs(100);
@@ -34,295 +53,475 @@ const SAVED: Duration = Duration::from_secs(100);
 /// The files whose symbols were asked for lately.
 pub(super) struct ElfFiles {
     lines: bool,
-    loaded: FxHashMap<FileKey, Loaded>,
-    /// What all of them may hold, and what they do.
-    limit_bytes: usize,
-    bytes: usize,
+    known: FxHashMap<FileKey, Known>,
+    /// Which parser process holds them.
+    generation: u64,
+    last_number: u64,
+    /// What all of them may take there, and what they do.
+    limit_bytes: u64,
+    bytes: u64,
     clock: u64,
     /// The time for checksums and for what files carry packed.
     allowance: Allowance,
+    /// Whether a file was read of which another one, read before, may have better names now.
+    has_twin: bool,
+    /// Debug files that were sent for.
+    supplied: VecDeque<(BuildId, File)>,
+    /// Of the stack at hand.
+    answers: FxHashMap<(FileKey, u64), LookedUp>,
+    evicted: u64,
 }
 
-struct Loaded {
-    symbols: Symbols,
-    /// The file in memory with them, where they are packed.
-    unpacked: Option<DebugFile>,
-    /// The separate file with the rest of its symbols.
-    debug: Option<(Symbols, DebugFile)>,
-    bytes: usize,
+struct Known {
+    state: State,
+    file: Weak<MappedFile>,
+    /// Which process has mapped it, by which name.
+    place: (u32, Box<str>),
+    /// What other files with the same code have, too.
+    code: Option<CodeKey>,
+    has_debug_file: bool,
+    /// Whether its debug information is read.
+    has_lines: bool,
+    /// In the parser process.
+    bytes: u64,
     used: u64,
-    /// Whether its headers are those of an ELF file; asked when blazesym can't read it.
-    has_headers: OnceCell<bool>,
-    // blazesym knows the file by a descriptor's number, which must stay this file's.
-    file: Arc<MappedFile>,
 }
 
-/// That a file is no ELF file, or not as one should be.
-pub(super) struct Malformed;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The parser process holds it by this number.
+    Loaded(u64),
+    /// One that has ended did, or it is to be read anew.
+    Gone,
+    Malformed,
+}
 
 /// What was looked up: nothing if there is no symbol.
-pub(super) type LookedUp<'a> = Result<Option<Symbolized<'a>>, Malformed>;
+pub(super) type LookedUp = Result<Option<Found>, Malformed>;
 
-/// One file's symbols.
-struct Symbols {
-    blazesym: Blazesym,
-    source: Source<'static>,
+/// Why nothing can be said of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It can't be opened.
+    Missing(Missing),
+    /// It was given up.
+    Barred,
+    /// There is no parser process now.
+    NoParser,
 }
 
-impl Symbols {
-    fn new(descriptor: i32, lines: bool) -> Self {
-        let path = format!("/proc/self/fd/{descriptor}");
-        let source = Source::Elf(Elf { debug_syms: lines, ..Elf::new(path) });
-        Self { blazesym: blazesym(lines), source }
-    }
-
-    fn find(&self, input: Input<u64>, has_headers: impl FnOnce() -> bool) -> LookedUp<'_> {
-        // Whoever runs a program has written the file: what the reader does not expect must cost its
-        // names, not the run. What it leaves half done is of this file only.
-        let look_up = || self.blazesym.symbolize_single(&self.source, input);
-        match panic::catch_unwind(AssertUnwindSafe(look_up)) {
-            Ok(Ok(found)) => Ok(Some(found).filter(|it| matches!(it, Symbolized::Sym(_)))),
-            // It refuses some that are as they should be, such as those without section headers.
-            Ok(Err(_)) if has_headers() => Ok(None),
-            _ => Err(Malformed),
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Barred => Self::Barred,
+            Refusal::Unanswered => Self::Missing(Missing::Unanswered),
+            Refusal::Unavailable => Self::NoParser,
         }
     }
 }
 
-impl Loaded {
-    fn find(&self, offset: u64, lines: bool) -> LookedUp<'_> {
-        // A file of symbols has no code, and so no offsets of its own.
-        let address_in = |file: &DebugFile| file.address_of(offset).map(Input::VirtOffset);
-        let own = || match self.unpacked.as_ref().map(address_in) {
-            Some(input) => input.map_or(Ok(None), |input| self.symbols.find(input, || true)),
-            None => self.symbols.find(Input::FileOffset(offset), || {
-                *self.has_headers.get_or_init(|| self.file.file().is_some_and(elf::has_headers))
-            }),
-        };
-        let separate = || {
-            let (symbols, file) = self.debug.as_ref()?;
-            symbols.find(address_in(file)?, || true).ok().flatten()
-        };
-        // Lines are in the separate file, if there is one.
-        if lines && let Some(found) = separate() {
-            return Ok(Some(found));
-        }
-        let own = own();
-        if lines || matches!(own, Ok(Some(_))) {
-            return own;
-        }
-        separate().map_or(own, |found| Ok(Some(found)))
+/// A file, and the process that maps it by this name.
+#[derive(Clone, Copy)]
+pub(super) struct Mapped<'a> {
+    pub(super) file: &'a Arc<MappedFile>,
+    pub(super) tgid: u32,
+    pub(super) name: &'a str,
+}
+
+impl Mapped<'_> {
+    fn locality(&self) -> Locality {
+        let owner = self.file.owner().unwrap_or_default();
+        Locality { tgid: self.tgid, owner, path: self.name.into() }
     }
+}
+
+/// Where the companions of a file are looked for. It can be sent to another thread.
+#[derive(Clone, Debug)]
+struct Locality {
+    tgid: u32,
+    /// The user id of the file's owner.
+    owner: u32,
+    /// The file's path in the process's root.
+    path: PathBuf,
+}
+
+impl Locality {
+    fn roots(&self) -> Roots {
+        Roots::of(self.tgid, self.owner)
+    }
+}
+
+/// Why a file that is loaded was not answered for.
+enum Unanswered {
+    /// The process has failed.
+    Failed(Failure),
+    /// It does not hold the file any more.
+    Lost,
+    Refused(Refusal),
 }
 
 impl ElfFiles {
     /// No file yet; with `lines`, debug info is read, too.
     pub(super) fn new(lines: bool, limit_bytes: usize) -> Self {
-        let allowance = Allowance::saving(SAVED, Instant::now());
-        Self { lines, loaded: FxHashMap::default(), limit_bytes, bytes: 0, clock: 0, allowance }
+        Self {
+            lines,
+            known: FxHashMap::default(),
+            generation: 0,
+            last_number: 0,
+            limit_bytes: limit_bytes as u64,
+            bytes: 0,
+            clock: 0,
+            allowance: Allowance::saving(SAVED, Instant::now()),
+            has_twin: false,
+            supplied: VecDeque::new(),
+            answers: FxHashMap::default(),
+            evicted: 0,
+        }
     }
 
-    /// Hands on what is at an offset of the file, which a process knows by this name.
-    pub(super) fn find<T>(
+    /// What the parser process holds.
+    pub(super) fn account(&self) -> Cache {
+        Cache {
+            name: "symbols of files",
+            entries: count(self.known.len()),
+            bytes: self.bytes,
+            limit_bytes: Some(self.limit_bytes),
+            limit_entries: Some(count(MAX_FILES)),
+            evicted: self.evicted,
+        }
+    }
+
+    /// Asks at once for all that a stack will be asked for: a question costs two changes of process. What is
+    /// found is kept until the next stack. Files of which nothing can be said are left to
+    /// [`find`](Self::find).
+    pub(super) fn prefetch(&mut self, parser: &mut Parser, wanted: &[(Mapped<'_>, u64)]) {
+        self.answers.clear();
+        let mut by_file: Vec<(Mapped<'_>, FileKey, Vec<u64>)> = Vec::new();
+        for (mapped, offset) in wanted {
+            let Some(key) = mapped.file.key() else { continue };
+            match by_file.iter_mut().find(|(_, of, _)| *of == key) {
+                Some((_, _, offsets)) if offsets.contains(offset) => {}
+                Some((_, _, offsets)) => offsets.push(*offset),
+                None => by_file.push((*mapped, key, vec![*offset])),
+            }
+        }
+        let begin = self.clock;
+        if by_file.len() > 1 {
+            self.find_at_once(parser, &by_file);
+        }
+        for (mapped, key, mut offsets) in by_file {
+            offsets.retain(|offset| !self.answers.contains_key(&(key, *offset)));
+            if offsets.is_empty() {
+                continue;
+            }
+            if let Ok(found) = self.find_in(parser, mapped, &offsets) {
+                let found = offsets.into_iter().zip(found);
+                self.answers.extend(found.map(|(offset, it)| ((key, offset), it)));
+            }
+        }
+        self.make_room(parser, begin);
+    }
+
+    /// Asks about several files by one question. If the process does not survive it, each file has to be
+    /// asked about on its own, to see which it was.
+    fn find_at_once(&mut self, parser: &mut Parser, by_file: &[(Mapped<'_>, FileKey, Vec<u64>)]) {
+        let mut question = Vec::new();
+        let mut keys = Vec::new();
+        for (mapped, key, offsets) in by_file {
+            if self.ensure(parser, *mapped, *key).is_ok()
+                && let Some(State::Loaded(number)) = self.known.get(key).map(|it| it.state)
+            {
+                question.push((number, offsets.clone()));
+                keys.push((*key, offsets));
+            }
+        }
+        let Ok(Ok(answers)) = parser.find(question) else { return };
+        for ((key, offsets), found) in keys.into_iter().zip(answers) {
+            let Some(FoundIn { bytes, answers }) = found else { continue };
+            self.set_bytes(key, bytes);
+            for (offset, answer) in offsets.iter().zip(answers) {
+                // What is not there may be in a twin, and a `.dwo` file may have to be opened.
+                if let Answer::Found(found) = answer {
+                    self.answers.insert((key, *offset), Ok(Some(found)));
+                }
+            }
+        }
+    }
+
+    /// What is at an offset of a file.
+    pub(super) fn find(
         &mut self,
-        file: &Arc<MappedFile>,
-        (tgid, name): (u32, &str),
+        parser: &mut Parser,
+        mapped: Mapped<'_>,
         offset: u64,
-        take: impl FnOnce(LookedUp<'_>) -> T,
-    ) -> Result<T, Missing> {
-        let key = file.key().ok_or_else(|| file.missing())?;
-        if !self.loaded.contains_key(&key) {
-            let opened = file.unchanged()?;
-            let (unpacked, bytes) = debug_data::names(opened, &mut self.allowance).unzip();
-            let symbols = match &unpacked {
-                // It has no lines.
-                Some(names) => Symbols::new(names.file().as_raw_fd(), false),
-                None => Symbols::new(opened.as_raw_fd(), self.lines),
+    ) -> Result<LookedUp, Unread> {
+        let known = mapped.file.key().and_then(|key| self.answers.get(&(key, offset)));
+        if let Some(answer) = known {
+            return Ok(answer.clone());
+        }
+        let begin = self.clock;
+        let mut found = self.find_in(parser, mapped, &[offset])?;
+        self.make_room(parser, begin);
+        Ok(found.pop().unwrap_or(Ok(None)))
+    }
+
+    /// What is at offsets of a file, or of one with the same code, which may be here twice, stripped and not.
+    fn find_in(
+        &mut self,
+        parser: &mut Parser,
+        mapped: Mapped<'_>,
+        offsets: &[u64],
+    ) -> Result<Vec<LookedUp>, Unread> {
+        let key = mapped.file.key().ok_or_else(|| Unread::Missing(mapped.file.missing()))?;
+        let mut found = self.find_in_one(parser, mapped, key, offsets)?;
+        let Some(code) = self.known.get(&key).and_then(|it| it.code) else { return Ok(found) };
+        let is_twin = |(of, it): &(&FileKey, &Known)| **of != key && it.code == Some(code);
+        let twins: Vec<_> = self
+            .known
+            .iter()
+            .filter(is_twin)
+            .filter_map(|(key, it)| Some((*key, it.file.upgrade()?, it.place.clone())))
+            .take(MAX_TWINS)
+            .collect();
+        for (key, file, (tgid, name)) in twins {
+            let unnamed: Vec<usize> =
+                (0..).zip(&found).filter(|(_, it)| **it == Ok(None)).map(|(at, _)| at).collect();
+            if unnamed.is_empty() {
+                break;
+            }
+            let offsets: Vec<u64> =
+                unnamed.iter().filter_map(|at| offsets.get(*at).copied()).collect();
+            let twin = Mapped { file: &file, tgid, name: &name };
+            let Ok(of_twin) = self.find_in_one(parser, twin, key, &offsets) else { continue };
+            for (at, looked_up) in unnamed.into_iter().zip(of_twin) {
+                if let (Some(place), Ok(Some(_))) = (found.get_mut(at), &looked_up) {
+                    *place = looked_up;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is at offsets of one file. When the process ends, it is asked once more, since who has ended it
+    /// need not have been the file; then the file is read without its debug information; then it is given up.
+    fn find_in_one(
+        &mut self,
+        parser: &mut Parser,
+        mapped: Mapped<'_>,
+        key: FileKey,
+        offsets: &[u64],
+    ) -> Result<Vec<LookedUp>, Unread> {
+        let mut has_ended = false;
+        for _ in 0..MAX_TRIES {
+            self.ensure(parser, mapped, key)?;
+            let known = self.known.get(&key).ok_or(Unread::Missing(Missing::Gone))?;
+            let State::Loaded(number) = known.state else {
+                return Ok(vec![Err(Malformed); offsets.len()]);
             };
-            let bytes = bytes.unwrap_or(0);
-            let roots = [format!("/proc/{tgid}/root"), "/".to_owned()];
-            let roots = roots.each_ref().map(Path::new);
-            let debug = DebugFile::find(opened, Path::new(name), &roots, &mut self.allowance);
-            let debug = debug.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
-            let file = Arc::clone(file);
-            self.bytes += bytes;
-            let (used, has_headers) = (0, OnceCell::new());
-            let loaded = Loaded { symbols, unpacked, debug, bytes, used, has_headers, file };
-            self.loaded.insert(key, loaded);
+            let (has_lines, start) = (known.has_lines, Instant::now());
+            match self.ask(parser, mapped, (key, number), offsets) {
+                Ok(found) => return Ok(found.into_iter().map(Ok).collect()),
+                Err(Unanswered::Refused(refusal)) => return Err(refusal.into()),
+                Err(Unanswered::Lost) => {}
+                Err(Unanswered::Failed(Failure::Ended(_))) if !has_ended => has_ended = true,
+                Err(Unanswered::Failed(failure)) => {
+                    let of = Subject::read(key, has_lines);
+                    let file = mapped.file.file().ok_or(Unread::Missing(Missing::Gone))?;
+                    parser.bar(of, file, start.elapsed(), failure);
+                    if !has_lines {
+                        return Err(Unread::Barred);
+                    }
+                    has_ended = false;
+                }
+            }
+            // Another process runs by now, and is to read it.
+            if let Some(known) = self.known.get_mut(&key) {
+                known.state = State::Gone;
+            }
         }
+        Err(Unread::NoParser)
+    }
+
+    /// Asks about a file that the process holds, and opens the `.dwo` files that it asks for.
+    fn ask(
+        &mut self,
+        parser: &mut Parser,
+        mapped: Mapped<'_>,
+        (key, number): (FileKey, u64),
+        offsets: &[u64],
+    ) -> Result<Vec<Option<Found>>, Unanswered> {
+        let mut all: Vec<Option<Found>> = vec![None; offsets.len()];
+        let mut pending: Vec<(usize, u64)> = offsets.iter().copied().enumerate().collect();
+        for _ in 0..MAX_DWO_ROUNDS {
+            let question = vec![(number, pending.iter().map(|(_, offset)| *offset).collect())];
+            let answers = asked(parser.find(question))?.pop().flatten();
+            let FoundIn { bytes, answers } = answers.ok_or(Unanswered::Lost)?;
+            self.set_bytes(key, bytes);
+            let (mut again, mut wanted) = (Vec::new(), FxHashSet::default());
+            for ((at, offset), answer) in pending.into_iter().zip(answers) {
+                match answer {
+                    Answer::None => {}
+                    Answer::Found(found) => {
+                        if let Some(place) = all.get_mut(at) {
+                            *place = Some(found);
+                        }
+                    }
+                    Answer::Wants(dwo) => {
+                        again.push((at, offset));
+                        if wanted.len() < MAX_DWOS && wanted.insert(dwo.id) {
+                            let (id, locality) = (dwo.id, mapped.locality());
+                            let file = open_companions(parser, &locality, move |of| {
+                                companions::dwo(&dwo, &of.path, &of.roots())
+                            });
+                            let file = parser.checked_companion(file.flatten());
+                            asked(parser.supply(number, id, file.as_ref()))?;
+                        }
+                    }
+                }
+            }
+            if again.is_empty() {
+                break;
+            }
+            pending = again;
+        }
+        Ok(all)
+    }
+
+    /// Has the process that runs now hold a file, unless it is malformed.
+    fn ensure(
+        &mut self,
+        parser: &mut Parser,
+        mapped: Mapped<'_>,
+        key: FileKey,
+    ) -> Result<(), Unread> {
+        self.follow(parser)?;
         self.clock += 1;
-        let loaded = self.loaded.get_mut(&key).ok_or(Missing::Gone)?;
-        loaded.used = self.clock;
-        let (answer, grown) = heap::grown_by(|| loaded.find(offset, self.lines));
-        let taken = take(answer);
-        loaded.bytes += grown;
-        self.bytes += grown;
-        if self.bytes > self.limit_bytes || self.loaded.len() > LIMIT {
-            self.evict(key);
+        if let Some(known) = self.known.get_mut(&key)
+            && known.state != State::Gone
+        {
+            known.used = self.clock;
+            return Ok(());
         }
-        Ok(taken)
+        let loaded = self.load(parser, mapped, key)?;
+        // It may have been another process that has read it in the end.
+        self.follow(parser)?;
+        let before = self.known.remove(&key);
+        self.bytes = self.bytes.saturating_sub(before.as_ref().map_or(0, |it| it.bytes));
+        let code = loaded.code.filter(|_| before.is_none());
+        self.has_twin |= code.is_some() && self.known.values().any(|it| it.code == code);
+        self.bytes = self.bytes.saturating_add(loaded.bytes);
+        self.known.insert(key, Known { used: self.clock, ..loaded });
+        Ok(())
+    }
+
+    /// Takes note of another process, which holds nothing yet.
+    fn follow(&mut self, parser: &mut Parser) -> Result<(), Unread> {
+        let generation = parser.generation()?;
+        if generation != self.generation {
+            self.generation = generation;
+            self.bytes = 0;
+            for known in self.known.values_mut() {
+                known.bytes = 0;
+                if known.state != State::Malformed {
+                    known.state = State::Gone;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_bytes(&mut self, key: FileKey, bytes: u64) {
+        if let Some(known) = self.known.get_mut(&key) {
+            self.bytes = self.bytes.saturating_sub(known.bytes).saturating_add(bytes);
+            known.bytes = bytes;
+        }
+    }
+
+    /// Whether names that were not found may be now; says so once.
+    pub(super) fn has_better_names(&mut self) -> bool {
+        std::mem::take(&mut self.has_twin)
     }
 
     /// Whether a debug file may be of use.
     pub(super) fn wants_debug_file(&self, file: &MappedFile) -> bool {
-        let loaded = file.key().and_then(|key| self.loaded.get(&key));
-        loaded.is_some_and(|loaded| loaded.debug.is_none())
+        let known = file.key().and_then(|key| self.known.get(&key));
+        known.is_some_and(|it| !it.has_debug_file && it.state != State::Malformed)
     }
 
     /// Takes a debug file that was sent for; whether it is of use.
-    pub(super) fn add_debug_file(&mut self, id: BuildId, debug: &std::fs::File) -> bool {
+    pub(super) fn add_debug_file(&mut self, parser: &mut Parser, id: BuildId, debug: File) -> bool {
+        let is_of_id = |key: &FileKey| matches!(key, FileKey::BuildId { id: of, .. } if *of == id);
+        let mut old = Vec::new();
         let mut is_any = false;
-        for (key, loaded) in &mut self.loaded {
-            if !matches!(key, FileKey::BuildId { id: of, .. } if *of == id) {
-                continue;
+        for (_, known) in self.known.iter_mut().filter(|(key, _)| is_of_id(key)) {
+            if let State::Loaded(number) = known.state {
+                old.push(number);
             }
-            let (opened, debug) = (loaded.file.unchanged().ok(), debug.try_clone().ok());
-            let found = opened.zip(debug).and_then(|(opened, debug)| DebugFile::new(opened, debug));
-            loaded.debug = found.map(|it| (Symbols::new(it.file().as_raw_fd(), self.lines), it));
-            is_any |= loaded.debug.is_some();
+            self.bytes = self.bytes.saturating_sub(known.bytes);
+            (known.state, known.bytes, is_any) = (State::Gone, 0, true);
+        }
+        parser.forget(old);
+        if is_any {
+            self.supplied.retain(|(of, _)| *of != id);
+            if self.supplied.len() >= MAX_SUPPLIED {
+                self.supplied.pop_front();
+            }
+            self.supplied.push_back((id, debug));
         }
         is_any
     }
 
-    /// Gives back the files used least recently, down to three quarters of the limits. The one in use
-    /// stays, however large: it would be read again at once.
-    fn evict(&mut self, in_use: FileKey) {
+    /// Frees the files used least recently, down to three quarters of the limits, if there are too many.
+    /// Those used after `begin` stay, however large: they would be read again at once.
+    fn make_room(&mut self, parser: &mut Parser, begin: u64) {
+        if self.bytes <= self.limit_bytes && self.known.len() <= MAX_FILES {
+            return;
+        }
         let mut by_use: Vec<(u64, FileKey)> =
-            self.loaded.iter().map(|(key, loaded)| (loaded.used, *key)).collect();
+            self.known.iter().map(|(key, known)| (known.used, *key)).collect();
         by_use.sort_unstable_by_key(|(used, _)| *used);
-        for (_, key) in by_use {
-            if self.bytes <= self.limit_bytes / 4 * 3 && self.loaded.len() <= LIMIT / 4 * 3 {
+        let mut old = Vec::new();
+        for (_, key) in by_use.into_iter().take_while(|(used, _)| *used <= begin) {
+            if self.bytes <= self.limit_bytes / 4 * 3 && self.known.len() <= MAX_FILES / 4 * 3 {
                 break;
             }
-            if key != in_use
-                && let Some(loaded) = self.loaded.remove(&key)
-            {
-                self.bytes -= loaded.bytes;
+            if let Some(known) = self.known.remove(&key) {
+                self.bytes = self.bytes.saturating_sub(known.bytes);
+                self.evicted += 1;
+                if let State::Loaded(number) = known.state {
+                    old.push(number);
+                }
             }
         }
+        parser.forget(old);
     }
 }
 
-/// A blazesym, with debug info if `lines` are asked for.
+/// Looks for companions of a file on a thread that may have to wait for a file system. `None` if that does not
+/// respond.
+fn open_companions<T: Send + 'static>(
+    parser: &mut Parser,
+    of: &Locality,
+    open: impl FnOnce(&Locality) -> T + Send + 'static,
+) -> Option<T> {
+    let moved = of.clone();
+    let found = parser.patience().ask(of.owner, COMPANIONS_WITHIN, move || open(&moved));
+    if found.is_none() {
+        parser.say_unanswered(&format!("debug files of {}", of.path.display()));
+    }
+    found
+}
+
+fn asked<T>(answer: Result<Result<T, Failure>, Refusal>) -> Result<T, Unanswered> {
+    answer.map_err(Unanswered::Refused)?.map_err(Unanswered::Failed)
+}
+
+/// A blazesym for the kernel and the vDSO, with debug info if `lines` are asked for.
 pub(super) fn blazesym(lines: bool) -> Blazesym {
     Blazesym::builder()
-        // The files are held open, so they are what they were.
+        // What the kernel has got since is followed elsewhere.
         .enable_auto_reload(false)
         .enable_code_info(lines)
         .enable_inlined_fns(lines)
         .build()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{elf::tests::with_build_id, kernel, process::maps};
-    use std::{
-        fs::{self, File},
-        io::Write as _,
-        process,
-    };
-
-    /// A file of these bytes, held open only.
-    fn file(bytes: &[u8]) -> Arc<MappedFile> {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(bytes).unwrap();
-        Arc::new(MappedFile::of(file))
-    }
-
-    /// Name of the function at an offset, or that there is none.
-    fn find(
-        files: &mut ElfFiles,
-        file: &Arc<MappedFile>,
-        offset: u64,
-    ) -> Result<Result<Option<String>, ()>, Missing> {
-        files.find(file, (process::id(), "/nowhere"), offset, |looked_up| {
-            let name = |it: Symbolized<'_>| it.into_sym().unwrap().name.into_owned();
-            looked_up.map(|found| found.map(name)).map_err(|Malformed| ())
-        })
-    }
-
-    #[inline(never)]
-    fn of_this_name() -> usize {
-        std::hint::black_box(of_this_name as fn() -> usize as usize)
-    }
-
-    #[test]
-    fn an_offset_is_in_a_function() {
-        let address = of_this_name() as u64;
-        let maps = maps::parse(&fs::read("/proc/self/maps").unwrap());
-        let mapping = maps.iter().find(|it| (it.start..it.end).contains(&address)).unwrap();
-        let offset = mapping.file_offset_of(address);
-        let own = Arc::new(MappedFile::of(File::open("/proc/self/exe").unwrap()));
-        for lines in [false, true] {
-            let mut files = ElfFiles::new(lines, usize::MAX);
-            let name = find(&mut files, &own, offset).unwrap().unwrap().unwrap();
-            assert!(name.ends_with("::of_this_name"), "{name}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_elf_file_is_told_from_what_has_no_symbol() {
-        // Anew for each: most of them have one build id.
-        let find = |file: Arc<MappedFile>| find(&mut ElfFiles::new(false, usize::MAX), &file, 64);
-        assert_eq!(find(file(&with_build_id(&[1]))), Ok(Ok(None)));
-        let own = fs::read("/proc/self/exe").unwrap();
-        // Without section headers, as packers leave programs: e_shoff, e_shentsize, e_shnum, e_shstrndx.
-        let mut loadable = own.clone();
-        loadable[40..48].fill(0);
-        loadable[58..64].fill(0);
-        assert_eq!(find(file(&loadable)), Ok(Ok(None)));
-        let cut = &own[..own.len() / 2];
-        for bytes in [&b""[..], b"MZ, as a Windows program begins", &[0; 4096], &own[..63], cut] {
-            assert_eq!(find(file(bytes)), Ok(Err(())), "{} bytes", bytes.len());
-        }
-    }
-
-    #[test]
-    fn a_file_that_has_changed_is_not_read() {
-        let changing = tempfile::NamedTempFile::new().unwrap();
-        fs::write(changing.path(), with_build_id(&[1])).unwrap();
-        let mapped = Arc::new(MappedFile::of(changing.reopen().unwrap()));
-        fs::write(changing.path(), with_build_id(&[1, 2])).unwrap();
-        let mut files = ElfFiles::new(false, usize::MAX);
-        assert_eq!(find(&mut files, &mapped, 64), Err(Missing::Changed));
-    }
-
-    #[test]
-    fn the_files_used_least_recently_go() {
-        kernel::raise_open_files();
-        let mut elf_files = ElfFiles::new(false, usize::MAX);
-        let files: Vec<_> =
-            (0..=LIMIT).map(|it| file(&with_build_id(&(it as u64 + 1).to_le_bytes()))).collect();
-        let is_kept = |elf_files: &ElfFiles, at: usize| {
-            elf_files.loaded.contains_key(&files[at].key().unwrap())
-        };
-        for file in &files[..LIMIT] {
-            find(&mut elf_files, file, 64).unwrap().unwrap();
-        }
-        assert_eq!(elf_files.loaded.len(), LIMIT);
-        find(&mut elf_files, &files[0], 64).unwrap().unwrap();
-        find(&mut elf_files, &files[LIMIT], 64).unwrap().unwrap();
-        assert_eq!(elf_files.loaded.len(), LIMIT / 4 * 3);
-        let gone = LIMIT + 1 - LIMIT / 4 * 3;
-        assert!(is_kept(&elf_files, 0) && is_kept(&elf_files, LIMIT));
-        assert!(!is_kept(&elf_files, 1) && !is_kept(&elf_files, gone));
-        assert!(is_kept(&elf_files, gone + 1));
-    }
-
-    #[test]
-    fn beyond_the_limit_of_bytes_only_the_file_in_use_stays() {
-        let mut elf_files = ElfFiles::new(false, 0);
-        let [one, other] = [1, 2].map(|it| file(&with_build_id(&[it])));
-        for used in [&one, &other] {
-            // As if blazesym had taken so much for it; here nothing counts what it allocates.
-            find(&mut elf_files, used, 64).unwrap().unwrap();
-            let key = used.key().unwrap();
-            elf_files.loaded.get_mut(&key).unwrap().bytes += 100;
-            elf_files.bytes += 100;
-            find(&mut elf_files, used, 64).unwrap().unwrap();
-            assert_eq!(elf_files.loaded.keys().collect::<Vec<_>>(), [&key]);
-        }
-        assert_eq!(elf_files.bytes, 100);
-    }
 }

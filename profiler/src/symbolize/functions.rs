@@ -1,6 +1,6 @@
 //! Which function lies where, in memory that is used again and again.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The most functions that are kept.
 const LIMIT_FUNCTIONS: usize = 1 << 20;
@@ -15,7 +15,7 @@ struct Piece {
     end: u64,
     /// Where the function began, which may lie before the piece.
     start: u64,
-    name: Rc<str>,
+    name: Arc<str>,
 }
 
 /// Functions by address. Where two overlap, the one that came later holds.
@@ -44,9 +44,9 @@ impl Functions {
     }
 
     /// Start and name of the function that holds the address.
-    pub(super) fn find(&self, address: u64) -> Option<(u64, Rc<str>)> {
+    pub(super) fn find(&self, address: u64) -> Option<(u64, Arc<str>)> {
         let (_, piece) = self.pieces.range(..=address).next_back()?;
-        (address < piece.end).then(|| (piece.start, Rc::clone(&piece.name)))
+        (address < piece.end).then(|| (piece.start, Arc::clone(&piece.name)))
     }
 
     /// The memory it takes, about.
@@ -55,7 +55,7 @@ impl Functions {
         self.pieces.len() * (2 * size_of::<(u64, Piece)>() + 32) + self.name_bytes
     }
 
-    fn set(&mut self, start: u64, size: u64, name: Rc<str>) {
+    fn set(&mut self, start: u64, size: u64, name: Arc<str>) {
         let Some(end) = start.checked_add(size).filter(|_| size > 0) else { return };
         self.remove(start, end);
         if !name.is_empty() {

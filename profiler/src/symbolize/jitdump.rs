@@ -7,15 +7,15 @@
 //! linux-perf-data has a reader, too. It panics at a header of 4096 bytes and takes a record's own word
 //! for its size, be it less than its head or 4 GiB, which it then holds in memory.
 
-use std::{fs::File, io, rc::Rc};
+use std::{fs::File, io, sync::Arc};
 
 use super::{
     functions::{Functions, LIMIT_NAME},
     growing::Growing,
     owner::Owner,
 };
-use crate::process::maps::{Backing, Mapping};
 use crate::process::space::Mapped;
+use crate::procfs::maps::{Backing, Mapping};
 
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
@@ -183,7 +183,7 @@ impl JitDump {
 
     /// Start and name of the function that holds the address.
     #[must_use]
-    pub fn find(&self, address: u64) -> Option<(u64, Rc<str>)> {
+    pub fn find(&self, address: u64) -> Option<(u64, Arc<str>)> {
         self.functions.find(address)
     }
 }
@@ -228,7 +228,7 @@ fn number32(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::{super::growing::STEP, *};
-    use crate::process::maps;
+    use crate::procfs::maps;
     use proptest::prelude::*;
     use std::os::unix::fs::FileExt as _;
 

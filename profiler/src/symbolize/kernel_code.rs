@@ -2,7 +2,7 @@
 //!
 //! kallsyms are read once, and an address behind their last symbol would be taken for part of it.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::perf::record::Record;
 
@@ -11,7 +11,7 @@ const LIMIT: usize = 16 << 10;
 
 /// What there is now, by first address.
 #[derive(Debug, Default)]
-pub(super) struct LaterCode(BTreeMap<u64, (u64, Rc<str>)>);
+pub(super) struct LaterCode(BTreeMap<u64, (u64, Arc<str>)>);
 
 impl LaterCode {
     /// Takes in that code came or went.
@@ -21,14 +21,14 @@ impl LaterCode {
             self.0.remove(&start);
         } else if self.0.len() < LIMIT {
             let end = start.saturating_add(u64::from(bytes));
-            self.0.insert(start, (end, Rc::from(String::from_utf8_lossy(name))));
+            self.0.insert(start, (end, Arc::from(String::from_utf8_lossy(name))));
         }
     }
 
     /// Start and name of the code that holds an address.
-    pub(super) fn find(&self, address: u64) -> Option<(u64, Rc<str>)> {
+    pub(super) fn find(&self, address: u64) -> Option<(u64, Arc<str>)> {
         let (start, (end, name)) = self.0.range(..=address).next_back()?;
-        (address < *end).then(|| (*start, Rc::clone(name)))
+        (address < *end).then(|| (*start, Arc::clone(name)))
     }
 }
 

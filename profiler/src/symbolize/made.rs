@@ -1,13 +1,17 @@
 //! Names of code that processes make at run time, from what they write for profilers.
 
 use std::{
-    rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use profiler_profile::{
+    frame::Origin,
+    ledger::memory::{Cache, count},
+};
 use rustc_hash::FxHashMap;
 
-use super::{frame::Origin, jitdump::JitDump, owner::Owner, perf_map::PerfMap};
+use super::{jitdump::JitDump, owner::Owner, perf_map::PerfMap};
 use crate::{
     allowance::Allowance,
     process::{
@@ -18,8 +22,6 @@ use crate::{
 
 /// Processes whose names are kept.
 const LIMIT_PROCESSES: usize = 256;
-/// Bytes of all of them.
-const LIMIT_BYTES: usize = 128 << 20;
 /// Files without the address asked for are looked at again after this long.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -28,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct MadeCode {
     processes: FxHashMap<u32, Names>,
     allowance: Allowance,
+    /// Of all of them.
+    limit_bytes: usize,
+    evicted: u64,
 }
 
 /// The names of a process, as last read.
@@ -46,18 +51,40 @@ struct Names {
 
 impl Default for MadeCode {
     fn default() -> Self {
-        Self { processes: FxHashMap::default(), allowance: Allowance::new(Instant::now()) }
+        Self {
+            processes: FxHashMap::default(),
+            allowance: Allowance::new(Instant::now()),
+            limit_bytes: usize::MAX,
+            evicted: 0,
+        }
     }
 }
 
 impl MadeCode {
+    /// Sets how many bytes all names may take.
+    pub(super) fn limit(&mut self, bytes: usize) {
+        self.limit_bytes = bytes;
+    }
+
+    /// What it holds.
+    pub(super) fn account(&self) -> Cache {
+        Cache {
+            name: "names of run-time code",
+            entries: count(self.processes.len()),
+            bytes: count(self.processes.values().map(Names::bytes).sum()),
+            limit_bytes: Some(count(self.limit_bytes)),
+            limit_entries: Some(count(LIMIT_PROCESSES)),
+            evicted: self.evicted,
+        }
+    }
+
     /// Start and name of the function that holds an address, and who has named it, or why it has no
     /// name. What the process has written since is read if the address is not known, now and then.
     pub(super) fn find(
         &mut self,
         process: &Process,
         address: u64,
-    ) -> Result<(u64, Rc<str>, Origin), Origin> {
+    ) -> Result<(u64, Arc<str>, Origin), Origin> {
         self.find_in(process.tgid, process.space.id(), process.space.mappings(), address)
     }
 
@@ -67,7 +94,7 @@ impl MadeCode {
         space: SpaceId,
         mappings: &[Mapped],
         address: u64,
-    ) -> Result<(u64, Rc<str>, Origin), Origin> {
+    ) -> Result<(u64, Arc<str>, Origin), Origin> {
         let kept = self.processes.get(&tgid).filter(|names| names.space == space);
         let now = Instant::now();
         if let Some(names) = kept {
@@ -99,13 +126,15 @@ impl MadeCode {
         let is_full = |processes: &FxHashMap<u32, Names>| {
             processes.len() >= LIMIT_PROCESSES && !processes.contains_key(&tgid)
         };
+        let before = self.processes.len();
         if is_full(&self.processes) {
             self.processes.retain(|_, names| names.bytes() > 0);
         }
         let bytes: usize = self.processes.values().map(Names::bytes).sum();
-        if bytes > LIMIT_BYTES || is_full(&self.processes) {
+        if bytes > self.limit_bytes || is_full(&self.processes) {
             self.processes.retain(|&other, _| other == tgid);
         }
+        self.evicted += count(before - self.processes.len());
     }
 }
 
@@ -144,7 +173,7 @@ impl Names {
 
     /// The jitdump knows when code has been replaced, so it is asked first. Nothing is known before
     /// all was read, since what was read last may stand against it.
-    fn find(&self, address: u64) -> Result<(u64, Rc<str>, Origin), Origin> {
+    fn find(&self, address: u64) -> Result<(u64, Arc<str>, Origin), Origin> {
         let dumped = || self.jit_dump.find(address).map(|found| (found, Origin::Jitdump));
         let mapped = || self.perf_map.find(address).map(|found| (found, Origin::PerfMap));
         let found = self.is_all.then(|| dumped().or_else(mapped)).flatten();

@@ -1,20 +1,23 @@
 //! From addresses to names.
 
-mod cache;
-pub mod debug_data;
+mod companions;
+pub mod config;
 mod debug_file;
-mod debug_package;
+pub(crate) mod debug_package;
 pub mod debuginfod;
 mod elf;
-pub mod frame;
+mod found;
 mod functions;
 mod growing;
 pub mod jitdump;
 mod kernel_code;
 mod kernel_modules;
+mod kernel_symbols;
 mod made;
+mod names;
 pub mod naming;
 mod owner;
 pub mod perf_map;
+mod roots;
+pub(crate) mod stacks;
 pub mod symbolizer;
-pub mod worker;

@@ -1,11 +1,15 @@
 //! How much of what was sampled has names, and how many stacks are whole, by file, and what would help.
 
-use std::{borrow::Cow, collections::BTreeMap, rc::Rc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use profiler_common::build_id::BuildId;
+use profiler_profile::{
+    frame::{Frame, Origin},
+    ledger::naming::FileNaming,
+    stack::Stack,
+    stack_end::StackEnd,
+};
 use rustc_hash::FxHashMap;
-
-use super::frame::{Frame, Origin, Stack};
-use crate::{build_id::BuildId, ledger::naming::FileNaming, output::user_end};
 
 /// Files that are told apart; what comes beyond is counted as one.
 const LIMIT: usize = 4096;
@@ -15,7 +19,7 @@ const NOWHERE: &str = "[not mapped]";
 /// Counts the frames of user stacks as they are delivered.
 #[derive(Debug, Default)]
 pub struct Naming {
-    files: FxHashMap<Rc<str>, Counts>,
+    files: FxHashMap<Arc<str>, Counts>,
     ends: FxHashMap<&'static str, u64>,
 }
 
@@ -53,14 +57,16 @@ struct Counts {
 
 impl Naming {
     /// Counts a user stack, and how it ended.
-    pub fn add(&mut self, stack: &Stack, end: &'static str) {
-        let Some(outermost) = stack.locations.last() else { return };
+    pub fn add(&mut self, stack: &Stack, end: StackEnd) {
+        let Some(outermost) = stack.locations().last() else { return };
+        let is_whole = end == StackEnd::Complete;
+        let end = end.word();
         *self.ends.entry(end).or_default() += 1;
-        if end != user_end::COMPLETE {
+        if !is_whole {
             let Some(frame) = outermost.frames.last() else { return };
             *self.file(frame).cut.entry(end).or_default() += 1;
         }
-        for (depth, location) in stack.locations.iter().enumerate() {
+        for (depth, location) in stack.locations().iter().enumerate() {
             let Some(frame) = location.frames.last() else { continue };
             let file = self.file(frame);
             file.frames += 1;
@@ -80,15 +86,15 @@ impl Naming {
     fn file(&mut self, frame: &Frame) -> &mut Counts {
         let is_full = self.files.len() >= LIMIT;
         let name = match &frame.module {
-            Some(name) if !is_full || self.files.contains_key(name) => Rc::clone(name),
-            Some(_) => Rc::from("[other files]"),
-            None => Rc::from(NOWHERE),
+            Some(name) if !is_full || self.files.contains_key(name) => Arc::clone(name),
+            Some(_) => Arc::from("[other files]"),
+            None => Arc::from(NOWHERE),
         };
         self.files.entry(name).or_default()
     }
 
     /// The files most of whose frames that have no name are those of no symbol.
-    pub(super) fn without_symbols(&self) -> impl Iterator<Item = (&str, BuildId)> {
+    pub(crate) fn without_symbols(&self) -> impl Iterator<Item = (&str, BuildId)> {
         self.files.iter().filter_map(|(module, counts)| match counts.stripped {
             Stripped::One(id) if counts.most_unnamed() == Some(Origin::NoSymbol) => {
                 Some((module.as_ref(), id))
@@ -104,8 +110,8 @@ impl Naming {
     }
 
     /// Each file, those with most frames first. Packages are those that have the symbols of a file.
-    pub(super) fn files(&self, packages: &FxHashMap<&str, String>) -> Vec<FileNaming> {
-        let finish = |(module, counts): (&Rc<str>, &Counts)| {
+    pub(crate) fn files(&self, packages: &FxHashMap<&str, String>) -> Vec<FileNaming> {
+        let finish = |(module, counts): (&Arc<str>, &Counts)| {
             let hint = match (packages.get(module.as_ref()), counts.most_unnamed()) {
                 (Some(package), _) => {
                     Some(format!("install {package}, or use --debuginfod").into())
@@ -135,25 +141,31 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ledger::naming::table, symbolize::frame::Location};
+    use profiler_profile::{
+        address::Address, ledger::naming::table, stack::Location, store::Store,
+    };
 
     fn location(module: Option<&str>, origin: Origin) -> Location {
-        let (module, build_id) = (module.map(Rc::from), BuildId::from_slice(&[1]));
+        let (module, build_id) = (module.map(Arc::from), BuildId::from_slice(&[1]));
         let frame = Frame { module, build_id, origin, ..Frame::default() };
-        Location { address: 0, frames: Rc::from([frame]) }
+        Location { address: Address::sampled(0), frames: Arc::from([frame]) }
+    }
+
+    fn stack(locations: Vec<Location>) -> Arc<Stack> {
+        Store::default().intern(locations)
     }
 
     #[test]
     fn counts_frames_by_file_and_why() {
         let mut naming = Naming::default();
-        let stack = Stack::new(vec![
+        let stack = stack(vec![
             location(Some("/lib/stripped"), Origin::NoSymbol),
             location(Some("/bin/program"), Origin::Elf),
             location(Some("/bin/program"), Origin::Elf),
             location(None, Origin::NotMapped),
         ]);
-        naming.add(&stack, "complete");
-        naming.add(&stack, "mapping_unknown");
+        naming.add(&stack, StackEnd::Complete);
+        naming.add(&stack, StackEnd::NotMapped);
         assert_eq!(naming.ends(), [("complete", 1), ("mapping_unknown", 1)].into());
         let id = BuildId::from_slice(&[1]).unwrap();
         assert_eq!(naming.without_symbols().collect::<Vec<_>>(), [("/lib/stripped", id)]);
@@ -182,20 +194,20 @@ mod tests {
     fn of_two_files_with_one_name_no_package_is_told() {
         let unnamed = |id: &[u8]| {
             let build_id = BuildId::from_slice(id);
-            let module = Some(Rc::from("/lib/stripped"));
+            let module = Some(Arc::from("/lib/stripped"));
             let frame = Frame { module, build_id, origin: Origin::NoSymbol, ..Frame::default() };
-            Stack::new(vec![Location { address: 0, frames: Rc::from([frame]) }])
+            stack(vec![Location { address: Address::sampled(0), frames: Arc::from([frame]) }])
         };
         let mut naming = Naming::default();
         for _ in 0..2 {
-            naming.add(&unnamed(&[1]), "complete");
+            naming.add(&unnamed(&[1]), StackEnd::Complete);
             assert_eq!(naming.without_symbols().count(), 1);
         }
-        naming.add(&unnamed(&[2]), "complete");
-        naming.add(&unnamed(&[1]), "complete");
+        naming.add(&unnamed(&[2]), StackEnd::Complete);
+        naming.add(&unnamed(&[1]), StackEnd::Complete);
         assert_eq!(naming.without_symbols().count(), 0);
         let mut naming = Naming::default();
-        naming.add(&unnamed(&[]), "complete");
+        naming.add(&unnamed(&[]), StackEnd::Complete);
         assert_eq!(naming.without_symbols().count(), 0);
     }
 
@@ -204,7 +216,7 @@ mod tests {
         let mut naming = Naming::default();
         for number in 0..LIMIT + 10 {
             let name = number.to_string();
-            naming.add(&Stack::new(vec![location(Some(&name), Origin::Elf)]), "complete");
+            naming.add(&stack(vec![location(Some(&name), Origin::Elf)]), StackEnd::Complete);
         }
         let files = naming.files(&FxHashMap::default());
         assert_eq!(files.len(), LIMIT + 1);

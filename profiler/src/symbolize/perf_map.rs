@@ -3,14 +3,16 @@
 //! Format: <https://github.com/torvalds/linux/blob/v6.12/tools/perf/Documentation/jit-interface.txt>,
 //! a line `START SIZE name` a function, numbers in hex.
 
-use std::{fs::File, io, rc::Rc};
+use std::{fs::File, io, sync::Arc};
+
+use profiler_profile::frame::{Missing, Origin};
 
 use super::{
-    frame::Origin,
     functions::Functions,
     growing::{Growing, STEP},
     owner::Owner,
 };
+use crate::regular_file::Refusal;
 
 /// The most of a map that is read: its end, which holds where lines contradict each other.
 const LIMIT_BYTES: u64 = 64 << 20;
@@ -32,7 +34,11 @@ impl PerfMap {
     /// The map of a process: in its own `/tmp`, by the id that it has in its own pid namespace. One that
     /// is older than the process is of another that had the id.
     pub(super) fn open(owner: &Owner) -> Result<File, Origin> {
-        let file = owner.open(&format!("/tmp/perf-{}.map", owner.own_id)).ok_or(Origin::NoMap)?;
+        let file = owner.open(&format!("/tmp/perf-{}.map", owner.own_id));
+        let file = file.map_err(|refusal| match refusal {
+            Refusal::Leased => Origin::NoFile(Missing::Leased),
+            _ => Origin::NoMap,
+        })?;
         if owner.is_younger_than(&file) { Err(Origin::OldMap) } else { Ok(file) }
     }
 
@@ -93,7 +99,7 @@ impl PerfMap {
 
     /// Start and name of the function that holds the address.
     #[must_use]
-    pub fn find(&self, address: u64) -> Option<(u64, Rc<str>)> {
+    pub fn find(&self, address: u64) -> Option<(u64, Arc<str>)> {
         self.functions.find(address)
     }
 }

@@ -1,44 +1,52 @@
 //! Names for addresses, by blazesym, each looked up once.
 
-use std::{fs, rc::Rc, sync::Arc};
+use std::{fs, sync::Arc, time::Duration};
 
 use blazesym::{
-    MaybeDefault, Pid,
+    Pid,
     symbolize::{
         CodeInfo, Input, Symbolized, Symbolizer as Blazesym,
-        source::{Kernel, Process as ProcessSource, Source},
+        source::{Process as ProcessSource, Source},
     },
 };
+use profiler_common::build_id::BuildId;
 use profiler_common::sample::INTERRUPTED;
-use rustc_hash::FxHashMap;
+use profiler_profile::{
+    address::{Address, AddressKind},
+    frame::{Frame, Origin, frames_bytes},
+    ledger::memory::Cache,
+    stack::Location,
+};
 
 use super::{
-    cache::Generations,
     debuginfod::Debuginfod,
-    elf::{self, ElfFiles},
-    frame::{Frame, Location, Origin, Stack},
-    kernel_code::LaterCode,
-    kernel_modules::KernelModules,
+    elf::{self, ElfFiles, Mapped as MappedCode, Unread},
+    found,
+    kernel_symbols::{Found, KernelSymbols},
     made::MadeCode,
+    names::Names,
 };
 use crate::{
-    build_id::BuildId,
-    perf::record::{MappedId, Record},
+    bpf::kernel_names::KernelNames,
+    cache::Bounded,
+    limits::budget::CacheBudget,
+    parser::{Bars, Budget, Parser},
+    perf::record::Record,
     process::{
-        file::{FileKey, MappedFile},
-        maps::{self, Backing, Mapping},
+        file::{FileKey, MappedFile, is_memory_name},
         space::Mapped,
         table::Process,
     },
+    procfs::maps::{self, Backing, MappedId, Mapping},
+    realtime::Role,
     sample::Addresses,
 };
 
-/// Addresses whose frames are kept.
-const CACHED_ADDRESSES: usize = 64 << 10;
 /// Bytes of a name that are kept.
 const LIMIT_NAME: usize = 4096;
-/// Names of modules that are kept once for all frames.
-const MODULES: usize = 4096;
+/// What may be taken to name an address, or for the table that a walk needs. Samples wait meanwhile.
+const BUDGET: Budget = Budget { cpu: Duration::from_secs(4), wall: Duration::from_secs(15) };
+
 /// What is looked up: an offset in a file names the same function in every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
@@ -50,75 +58,95 @@ enum Place {
 /// Names addresses. Belongs to one thread: blazesym's caches are not shared.
 pub struct Symbolizer {
     blazesym: Blazesym,
-    lines: bool,
-    kernel: Source<'static>,
-    /// `None` while its symbols have not been read.
-    kernel_modules: Option<KernelModules>,
-    later: LaterCode,
+    kernel: KernelSymbols,
     files: ElfFiles,
+    parser: Parser,
     debuginfod: Option<Debuginfod>,
     made: MadeCode,
-    frames: Generations<(Place, bool), Rc<[Frame]>>,
+    /// By where the address is, and how many bytes before it were looked up.
+    frames: Bounded<(Place, u64), Arc<[Frame]>>,
     modules: Modules,
+    names: Names,
     own_vdso: Option<Mapping<MappedId>>,
-    not_mapped: Rc<[Frame]>,
+    not_mapped: Arc<[Frame]>,
     /// Of the user stack at hand: whether what is known of each address will stay.
     all_known: bool,
 }
 
 impl Symbolizer {
     /// A symbolizer that, with `lines`, also reads debug info, and keeps so many bytes of what it has
-    /// read of files. Debug files that are not here are sent for, if there is someone to ask.
+    /// read of files. Debug files that are not here are sent for, if there is someone to ask. Files that
+    /// are given up are shared by `bars`.
     #[must_use]
-    pub fn new(lines: bool, cache_bytes: usize, debuginfod: Option<Debuginfod>) -> Self {
-        let mut kernel = Kernel { debug_syms: lines, ..Kernel::default() };
-        if !lines {
-            kernel.vmlinux = MaybeDefault::None;
-        }
+    pub fn new(
+        lines: bool,
+        cache_bytes: usize,
+        debuginfod: Option<Debuginfod>,
+        bars: Arc<Bars>,
+    ) -> Self {
         let own_maps = fs::read("/proc/self/maps").unwrap_or_default();
         let own_vdso = maps::parse(&own_maps).into_iter().find(|it| it.backing == Backing::Vdso);
         Self {
             blazesym: elf::blazesym(lines),
-            lines,
-            kernel: Source::Kernel(kernel),
-            kernel_modules: None,
-            later: LaterCode::default(),
+            kernel: KernelSymbols::new(lines),
             files: ElfFiles::new(lines, cache_bytes),
+            parser: Parser::start_holding(bars, BUDGET, Role::Naming, cache_bytes),
             debuginfod,
             made: MadeCode::default(),
-            frames: Generations::new(CACHED_ADDRESSES),
+            frames: Bounded::new(usize::MAX, frames_bytes),
             modules: Modules::default(),
+            names: Names::default(),
             own_vdso,
-            not_mapped: Rc::from([Frame::default()]),
+            not_mapped: Arc::from([Frame::default()]),
             all_known: true,
         }
     }
 
-    /// Reads the kernel's symbols, so that the first sample need not wait for it.
+    /// Keeps names within these limits.
+    pub fn keep_within(&mut self, budget: &CacheBudget) {
+        self.frames = Bounded::new(budget.frames, frames_bytes);
+        self.made.limit(budget.made);
+    }
+
+    /// What its caches hold.
+    #[must_use]
+    pub fn caches(&self) -> Vec<Cache> {
+        vec![
+            self.kernel.account(),
+            self.files.account(),
+            self.frames.account("names of addresses"),
+            self.made.account(),
+        ]
+    }
+
+    /// Who parses files for this thread.
+    pub fn parser(&mut self) -> &mut Parser {
+        &mut self.parser
+    }
+
+    /// Has the kernel asked for the names of its code from now on, in place of reading all of them.
+    pub fn ask_kernel(&mut self, names: KernelNames) {
+        self.kernel.ask(names);
+    }
+
+    /// Reads all of the kernel's symbols now, with its debug info if lines are wanted.
     pub fn read_kernel_symbols(&mut self) {
-        self.kernel_modules = Some(KernelModules::now());
-        read_symbols(&self.blazesym, &self.kernel);
+        self.kernel.read();
     }
 
     /// Takes in which code the kernel has got or given up since.
     pub fn kernel_has_changed(&mut self, records: &[Record]) {
-        for record in records {
-            self.later.change(record);
-        }
+        self.kernel.change(records);
         // Among them are addresses that had no name, or another.
-        self.frames = Generations::new(CACHED_ADDRESSES);
+        self.frames.clear();
     }
 
-    /// Reads the kernel's symbols again if it has other modules by now; whether it has. It does not look
+    /// Whether the kernel has other modules by now, so that stacks have to be named again. It does not look
     /// each time.
     pub fn follow_kernel_modules(&mut self) -> bool {
-        let Some(modules) = &mut self.kernel_modules else { return false };
-        let has_changed = modules.follow(|| {
-            self.blazesym = elf::blazesym(self.lines);
-            read_symbols(&self.blazesym, &self.kernel);
-        });
+        let has_changed = self.kernel.follow_modules();
         if has_changed {
-            self.frames = Generations::new(CACHED_ADDRESSES);
+            self.frames.clear();
         }
         has_changed
     }
@@ -126,37 +154,41 @@ impl Symbolizer {
     /// Takes the debug files that have come meanwhile. If there are any, what was found before may
     /// have better names now.
     pub fn take_debug_files(&mut self) -> bool {
-        let mut is_any = false;
+        let mut is_any = self.files.has_better_names();
         while let Some((id, file)) = self.debuginfod.as_mut().and_then(Debuginfod::arrived) {
-            is_any |= self.files.add_debug_file(id, &file);
+            is_any |= self.files.add_debug_file(&mut self.parser, id, file);
         }
         if is_any {
-            self.frames = Generations::new(CACHED_ADDRESSES);
+            self.frames.clear();
         }
         is_any
     }
 
     /// Names the kernel half of a stack.
-    pub fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Stack {
+    pub fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Vec<Location> {
         let locations = addresses.iter().enumerate().map(|(depth, address)| {
-            // The first is where the CPU was; the others are return addresses, whose call lies
-            // before them and may be the last instruction of its function.
-            let is_return = depth > 0;
-            let frames = self.cached(Place::Kernel(address), is_return, |this, back| {
-                if let Some((start, name)) = this.later.find(address.wrapping_sub(back)) {
-                    let (offset, origin) = (address.wrapping_sub(start), Origin::Kallsyms);
-                    let symbol = Some(name);
-                    return Rc::from([Frame { symbol, offset, origin, ..Frame::default() }]);
-                }
-                let looked_up = this
-                    .blazesym
-                    .symbolize_single(&this.kernel, Input::AbsAddr(address.wrapping_sub(back)));
+            let code = address;
+            let kind = if depth == 0 { AddressKind::Sampled } else { AddressKind::Return };
+            let address = Address { value: code, kind };
+            let frames = self.cached(Place::Kernel(code), address, |this, back| {
+                let address = code;
+                let found = match this.kernel.find(address.wrapping_sub(back)) {
+                    Found::Told { symbol, start, is_bpf_program } => {
+                        let (offset, origin) = (address.wrapping_sub(start), Origin::Kallsyms);
+                        let module = is_bpf_program.then(|| this.modules.intern("[bpf]"));
+                        let symbol = Some(symbol);
+                        let frame = Frame { symbol, offset, module, origin, ..Frame::default() };
+                        return Arc::from([frame]);
+                    }
+                    Found::Read(found) => Some(found),
+                    Found::Nothing => None,
+                };
                 let unnamed = Unnamed { offset: 0, module: None, why: Origin::NoSymbol };
-                this.modules.frames(looked_up.ok(), back, Origin::Kallsyms, None, unnamed)
+                this.modules.frames(found, back, Origin::Kallsyms, None, unnamed)
             });
             Location { address, frames }
         });
-        Stack::new(locations.collect())
+        locations.collect()
     }
 
     /// Names the user half of a stack taken at a time. Also says whether that will stay: not if an
@@ -166,7 +198,7 @@ impl Symbolizer {
         process: &Process,
         addresses: Addresses<'_>,
         time_ns: u64,
-    ) -> (Stack, bool) {
+    ) -> (Vec<Location>, bool) {
         self.all_known = true;
         // The kernel's walk of frame pointers may end with the zero that it found.
         let mut addresses = addresses.iter().filter(|&address| address != 0).peekable();
@@ -176,52 +208,52 @@ impl Symbolizer {
             depth += 1;
             // A handler returns to the first instruction of what ends the signal: it has not called.
             let ends_signal = addresses.peek().is_some_and(|next| next & INTERRUPTED != 0);
-            let is_return = depth > 1 && address & INTERRUPTED == 0 && !ends_signal;
-            Some((if depth > 1 { address & !INTERRUPTED } else { address }, is_return))
+            let (value, kind) = match (depth, ends_signal) {
+                (1, _) => (address, AddressKind::Sampled),
+                _ if address & INTERRUPTED != 0 => {
+                    (address & !INTERRUPTED, AddressKind::Interrupted)
+                }
+                (_, true) => (address, AddressKind::Trampoline),
+                (_, false) => (address, AddressKind::Return),
+            };
+            Some(Address { value, kind })
         });
-        let locations = next.map(|(address, is_return)| {
-            let looked_up = address.wrapping_sub(u64::from(is_return));
-            let frames = match process.space.find(looked_up, time_ns) {
-                Some(mapping) => self.mapped(process, mapping, address, is_return),
+        let addresses: Vec<Address> = next.collect();
+        self.prefetch(process, &addresses, time_ns);
+        let locations = addresses.into_iter().map(|address| {
+            let frames = match process.space.find(address.lookup(), time_ns) {
+                Some(mapping) => self.mapped(process, mapping, address),
                 None => {
                     self.all_known = false;
-                    Rc::clone(&self.not_mapped)
+                    Arc::clone(&self.not_mapped)
                 }
             };
             Location { address, frames }
         });
-        let locations = locations.collect();
-        (Stack::new(locations), self.all_known)
+        (locations.collect(), self.all_known)
     }
 
     /// The user half of a process of which nothing is known.
     #[must_use]
-    pub fn unknown_stack(&self, addresses: Addresses<'_>) -> Stack {
+    pub fn unknown_stack(&self, addresses: Addresses<'_>) -> Vec<Location> {
         let frames = &self.not_mapped;
-        let locations = addresses.iter().filter(|&address| address != 0);
-        let locations = locations.map(|address| Location { address, frames: Rc::clone(frames) });
-        Stack::new(locations.collect())
+        let addresses = addresses.iter().filter(|&address| address != 0).map(Address::sampled);
+        addresses.map(|address| Location { address, frames: Arc::clone(frames) }).collect()
     }
 
-    fn mapped(
-        &mut self,
-        process: &Process,
-        mapping: &Mapped,
-        address: u64,
-        is_return: bool,
-    ) -> Rc<[Frame]> {
+    fn mapped(&mut self, process: &Process, mapping: &Mapped, address: Address) -> Arc<[Frame]> {
         match &mapping.backing {
             Backing::File(file) => {
-                let frames = self.in_file(process.tgid, file, mapping, address, is_return);
+                let frames = self.in_file(process.tgid, file, mapping, address);
                 let unnamed = frames.iter().all(|frame| frame.symbol.is_none());
-                if unnamed && is_memory(&mapping.name) {
-                    return self.made(process, mapping, address, is_return);
+                if unnamed && is_memory_name(&mapping.name) {
+                    return self.made(process, mapping, address);
                 }
                 frames
             }
             Backing::Vdso => {
-                let offset = address.wrapping_sub(mapping.start);
-                self.cached(Place::Vdso(offset), is_return, |this, back| {
+                let offset = address.value.wrapping_sub(mapping.start);
+                self.cached(Place::Vdso(offset), address, |this, back| {
                     // The kernel maps the same vDSO everywhere, so ours will do; that of 32-bit
                     // processes has another size.
                     let bytes = mapping.end - mapping.start;
@@ -237,7 +269,7 @@ impl Symbolizer {
                     this.modules.frames(looked_up, back, Origin::Vdso, None, unnamed)
                 })
             }
-            Backing::Anonymous => self.made(process, mapping, address, is_return),
+            Backing::Anonymous => self.made(process, mapping, address),
         }
     }
 
@@ -247,21 +279,29 @@ impl Symbolizer {
         tgid: u32,
         file: &Arc<MappedFile>,
         mapping: &Mapped,
-        address: u64,
-        is_return: bool,
-    ) -> Rc<[Frame]> {
-        let (offset, back) = (mapping.file_offset_of(address), u64::from(is_return));
-        let key = file.key().map(|key| (Place::File(key, offset), is_return));
+        address: Address,
+    ) -> Arc<[Frame]> {
+        let (offset, back) = (mapping.file_offset_of(address.value), address.lookup_back());
+        let key = file.key().map(|key| (Place::File(key, offset), back));
         if let Some(frames) = key.and_then(|key| self.frames.get(&key)) {
             return frames;
         }
         let (modules, build_id) = (&mut self.modules, file.build_id());
         let unnamed = |why| Unnamed { offset, module: Some(&*mapping.name), why };
-        let place = (tgid, &*mapping.name);
-        let found = self.files.find(file, place, offset.wrapping_sub(back), |looked_up| {
+        let code = MappedCode { file, tgid, name: &mapping.name };
+        // Also of one whose symbols are kept: they may be read from the file as it is now.
+        let (files, parser) = (&mut self.files, &mut self.parser);
+        let find = |_: &_| files.find(parser, code, offset.wrapping_sub(back));
+        let found = file.unchanged().map_err(Unread::Missing).and_then(find).map(|looked_up| {
             let why = if looked_up.is_ok() { Origin::NoSymbol } else { Origin::BadFile };
-            let found = looked_up.ok().flatten();
-            modules.frames(found, back, Origin::Elf, build_id, unnamed(why))
+            match looked_up.ok().flatten() {
+                Some(found) => {
+                    let module = Some(modules.intern(&mapping.name));
+                    let of = Frame { module, build_id, ..Frame::default() };
+                    found::frames(&found, back, &of, &mut self.names)
+                }
+                None => modules.frames(None, back, Origin::Elf, build_id, unnamed(why)),
+            }
         });
         match (found, key) {
             (Ok(frames), Some(key)) => {
@@ -272,76 +312,85 @@ impl Symbolizer {
                 {
                     debuginfod.ask(id);
                 }
-                self.frames.insert(key, Rc::clone(&frames));
+                self.frames.insert(key, Arc::clone(&frames));
                 frames
             }
             (Ok(frames), None) => frames,
-            // It may yet be opened for another process that maps it.
             (Err(why), _) => {
-                self.all_known = false;
-                let unnamed = unnamed(Origin::NoFile(why));
-                self.modules.frames(None, back, Origin::Elf, build_id, unnamed)
+                let why = match why {
+                    Unread::Missing(missing) => Origin::NoFile(missing),
+                    Unread::Barred => Origin::Barred,
+                    Unread::NoParser => Origin::NoParser,
+                };
+                // It may yet be opened for another process that maps it, or parsed.
+                self.all_known &= why == Origin::Barred;
+                self.modules.frames(None, back, Origin::Elf, build_id, unnamed(why))
             }
         }
     }
 
+    /// Looks up at once what is not known of a stack's addresses, which lie in files.
+    fn prefetch(&mut self, process: &Process, addresses: &[Address], time_ns: u64) {
+        let mut wanted = Vec::new();
+        for &address in addresses {
+            let back = address.lookup_back();
+            if let Some(mapping) = process.space.find(address.lookup(), time_ns)
+                && let Backing::File(file) = &mapping.backing
+                && let Some(key) = file.key()
+            {
+                let offset = mapping.file_offset_of(address.value);
+                let is_known = self.frames.get(&(Place::File(key, offset), back)).is_some();
+                if !is_known && file.unchanged().is_ok() {
+                    let code = MappedCode { file, tgid: process.tgid, name: &mapping.name };
+                    wanted.push((code, offset.wrapping_sub(back)));
+                }
+            }
+        }
+        self.files.prefetch(&mut self.parser, &wanted);
+    }
+
     /// Code made at run time, of which the process itself says the names. They are not cached here:
     /// other code may take its place.
-    fn made(
-        &mut self,
-        process: &Process,
-        mapping: &Mapped,
-        address: u64,
-        is_return: bool,
-    ) -> Rc<[Frame]> {
-        let call = address.wrapping_sub(u64::from(is_return));
-        let (start, symbol, origin) = match self.made.find(process, call) {
+    fn made(&mut self, process: &Process, mapping: &Mapped, address: Address) -> Arc<[Frame]> {
+        let (start, symbol, origin) = match self.made.find(process, address.lookup()) {
             Ok(found) => found,
             Err(origin) => {
                 // The process may still write the name of what it has just made.
                 self.all_known = false;
                 let name = if mapping.name.is_empty() { "[anon]" } else { &mapping.name };
                 let module = Some(self.modules.intern(name));
-                let offset = mapping.file_offset_of(address);
-                return Rc::from([Frame { offset, module, origin, ..Frame::default() }]);
+                let offset = mapping.file_offset_of(address.value);
+                return Arc::from([Frame { offset, module, origin, ..Frame::default() }]);
             }
         };
         let module = Some(self.modules.intern("[JIT]"));
-        let offset = address.wrapping_sub(start);
-        Rc::from([Frame { symbol: Some(symbol), offset, module, origin, ..Frame::default() }])
+        let offset = address.value.wrapping_sub(start);
+        Arc::from([Frame { symbol: Some(symbol), offset, module, origin, ..Frame::default() }])
     }
 
     fn cached(
         &mut self,
         place: Place,
-        is_return: bool,
-        look_up: impl FnOnce(&mut Self, u64) -> Rc<[Frame]>,
-    ) -> Rc<[Frame]> {
-        let key = (place, is_return);
+        address: Address,
+        look_up: impl FnOnce(&mut Self, u64) -> Arc<[Frame]>,
+    ) -> Arc<[Frame]> {
+        let key = (place, address.lookup_back());
         if let Some(frames) = self.frames.get(&key) {
             return frames;
         }
-        let frames = look_up(self, u64::from(is_return));
-        self.frames.insert(key, Rc::clone(&frames));
+        let frames = look_up(self, address.lookup_back());
+        self.frames.insert(key, Arc::clone(&frames));
         frames
     }
 }
 
 /// Names of modules, each kept once.
 #[derive(Default)]
-struct Modules(FxHashMap<String, Rc<str>>);
+struct Modules(Names);
 
 impl Modules {
-    fn intern(&mut self, name: &str) -> Rc<str> {
-        if self.0.len() >= MODULES {
-            self.0.clear();
-        }
-        if let Some(module) = self.0.get(name) {
-            return Rc::clone(module);
-        }
-        let module: Rc<str> = Rc::from(name);
-        self.0.insert(name.to_owned(), Rc::clone(&module));
-        module
+    fn intern(&mut self, name: &str) -> Arc<str> {
+        self.0.intern(name)
     }
 
     /// blazesym's answer as frames. The offset is that of the address itself, `back` bytes behind
@@ -353,11 +402,17 @@ impl Modules {
         origin: Origin,
         build_id: Option<BuildId>,
         unnamed: Unnamed<'_>,
-    ) -> Rc<[Frame]> {
+    ) -> Arc<[Frame]> {
         let Some(sym) = looked_up.and_then(Symbolized::into_sym) else {
             let Unnamed { offset, module, why } = unnamed;
             let module = module.map(|name| self.intern(name));
-            return Rc::from([Frame { offset, module, build_id, origin: why, ..Frame::default() }]);
+            return Arc::from([Frame {
+                offset,
+                module,
+                build_id,
+                origin: why,
+                ..Frame::default()
+            }]);
         };
         let own = sym.module.as_deref().map(|name| name.to_string_lossy());
         let module = unnamed.module.or(own.as_deref()).map(|name| self.intern(name));
@@ -390,25 +445,12 @@ struct Unnamed<'a> {
     why: Origin,
 }
 
-fn read_symbols(blazesym: &Blazesym, kernel: &Source<'_>) {
-    // Whether there is anything at the address does not matter.
-    let _ = blazesym.symbolize_single(kernel, Input::AbsAddr(u64::MAX));
-}
-
-/// Whether that is the name of a file in memory that a process shares, with itself or others, and may
-/// run code in: a memfd, by which some runtimes write code where they may not both write and run it, or
-/// what stands for shared anonymous memory and huge pages. perf asks its maps of them, too:
-/// <https://github.com/torvalds/linux/blob/v6.12/tools/perf/util/map.c>.
-fn is_memory(name: &str) -> bool {
-    ["/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"].iter().any(|it| name.starts_with(it))
-}
-
 /// A name as far as it is kept: a file may have one of any length.
-fn cut(name: &str) -> Rc<str> {
+fn cut(name: &str) -> Arc<str> {
     let end = (0..=LIMIT_NAME).rev().find(|&end| name.is_char_boundary(end));
-    Rc::from(name.get(..end.unwrap_or_default()).unwrap_or(name))
+    Arc::from(name.get(..end.unwrap_or_default()).unwrap_or(name))
 }
 
-fn source(info: &CodeInfo<'_>) -> (Rc<str>, Option<u32>) {
+fn source(info: &CodeInfo<'_>) -> (Arc<str>, Option<u32>) {
     (cut(&info.to_path().to_string_lossy()), info.line)
 }

@@ -6,15 +6,19 @@ use std::{
     os::unix::fs::FileExt as _,
     sync::{Arc, mpsc},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use profiler_common::unwind::rule::Rule;
+use profiler_profile::frame::Missing;
+use profiler_unwind::{NoTable, Rules, Standalone, Table};
 
-use super::{NoTable, Rules, Table};
-use crate::process::{
-    file::MappedFile,
-    maps::{self, Backing},
+use crate::{
+    parser::{Bars, Budget, Parser, Refusal},
+    process::file::MappedFile,
+    procfs::maps::{self, Backing},
+    realtime::{Priority, Role},
+    stderr,
 };
 
 /// Tables that may wait to be made.
@@ -22,6 +26,9 @@ const QUEUE: usize = 64;
 
 /// One of so many tables is that which waits for longest.
 const OLDEST_EVERY: u64 = 4;
+
+/// What the table of a file may take: some hundred times what that of the largest known program does.
+const BUDGET: Budget = Budget { cpu: Duration::from_secs(3), wall: Duration::from_secs(20) };
 
 /// What a table is to be made of.
 pub(super) enum Code {
@@ -57,7 +64,7 @@ pub(super) struct Built {
     /// How many rules there are with these.
     pub(super) rules_in_all: usize,
     /// The table, or why there is none; `None` where the file can't be used now.
-    pub(super) table: Option<Result<Table, NoTable>>,
+    pub(super) table: Option<Result<Standalone, NoTable>>,
     /// Whether rules of it are missing, since those of other files leave no room.
     pub(super) lacks_rules: bool,
 }
@@ -76,10 +83,12 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn start() -> std::io::Result<Self> {
+    pub(super) fn start(bars: Arc<Bars>) -> std::io::Result<Self> {
         let (sender, jobs) = mpsc::sync_channel(QUEUE);
         let (done, built) = mpsc::channel();
-        thread::Builder::new().name("unwind-tables".into()).spawn(move || build(&jobs, &done))?;
+        // It is to be there before the agent gives up what starting it needs.
+        let run = move || build(Parser::start(bars, BUDGET, Role::Tables), &jobs, &done);
+        thread::Builder::new().name("unwind-tables".into()).spawn(run)?;
         Ok(Self { jobs: sender, built, waiting: 0, epoch: 0 })
     }
 
@@ -115,18 +124,20 @@ impl Builder {
     }
 }
 
-fn build(jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>) {
-    let mut maker = Maker::new(0);
+fn build(parser: Parser, jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>) {
+    let mut maker = Maker::new(parser);
     // In the order in which they came.
     let mut waiting: Vec<(Ticket, Code)> = Vec::new();
     let mut made: u64 = 0;
+    let mut priority = Priority::enter(Role::Tables);
     loop {
         let first = if waiting.is_empty() { jobs.recv().map(Some) } else { Ok(None) };
         let Ok(first) = first else { break };
+        priority.renew();
         for job in first.into_iter().chain(jobs.try_iter()) {
             match job {
                 Job::Make(ticket, code) => waiting.push((ticket, code)),
-                Job::StartOver => maker = Maker::new(maker.epoch + 1),
+                Job::StartOver => maker.start_over(),
             }
         }
         // The smallest first: what takes long holds up only what takes longer. But where small ones keep
@@ -144,35 +155,77 @@ fn build(jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>) {
 
 /// What makes tables that share their rules.
 struct Maker {
+    parser: Parser,
     rules: Rules,
     /// How many of them were given away.
     told: usize,
     epoch: u64,
+    /// Whether it was said that a Go is not known.
+    told_newer_go: bool,
 }
 
 impl Maker {
-    fn new(epoch: u64) -> Self {
-        Self { rules: Rules::new(), told: 0, epoch }
+    fn new(parser: Parser) -> Self {
+        Self { parser, rules: Rules::new(), told: 0, epoch: 0, told_newer_go: false }
+    }
+
+    fn start_over(&mut self) {
+        (self.rules, self.told) = (Rules::new(), 0);
+        self.epoch += 1;
     }
 
     fn make(&mut self, ticket: Ticket, code: &Code) -> Built {
         let start = Instant::now();
-        let rules = &mut self.rules;
-        let table = match code {
-            Code::Vdso => Some(Table::of_vdso(&vdso(), rules)),
-            Code::File(file) => file.unchanged().ok().map(|file| Table::of_file(file, rules)),
+        let mut table = match code {
+            Code::Vdso => {
+                let mut rules = Rules::new();
+                let table = Table::of_vdso(&vdso(), &mut rules);
+                Some(table.map(|table| Standalone::new(table, &rules)))
+            }
+            Code::File(file) => of_file(&mut self.parser, file),
         };
+        if let Some(Ok(table)) = &mut table {
+            table.renumber(&mut self.rules);
+        }
         let bytes = table.as_ref().map(|it| it.as_ref().map(|it| size_of_val(it.chunks())));
         tracing::debug!("unwind table {ticket:?}: {bytes:?} bytes in {:?}", start.elapsed());
-        let is_short = |table: &Table| table.facts().packed.beyond_rules > 0;
-        let lacks_rules =
-            self.rules.is_full() && matches!(&table, Some(Ok(table)) if is_short(table));
+        if !self.told_newer_go && matches!(&table, Some(Ok(it)) if it.is_newer_go()) {
+            self.told_newer_go = true;
+            stderr::say(
+                "the table of a Go program (.gopclntab) has an unknown version, or does not say where the code \
+                 begins: its stacks are unwound by .debug_frame or frame pointers",
+            );
+        }
+        let is_short = matches!(&table, Some(Ok(table)) if table.lacks_rules());
+        let lacks_rules = self.rules.is_full() && is_short;
         let first_rule = u32::try_from(self.told).unwrap_or(u32::MAX);
         let rules = self.rules.since(self.told).to_vec();
         self.told = self.rules.len();
         let (epoch, rules_in_all) = (self.epoch, self.told);
         Built { ticket, epoch, first_rule, rules, rules_in_all, table, lacks_rules }
     }
+}
+
+/// The table of a file, by the parser process; `None` if it can't be had now.
+pub(super) fn of_file(
+    parser: &mut Parser,
+    file: &MappedFile,
+) -> Option<Result<Standalone, NoTable>> {
+    let key = file.key()?;
+    let table = match file.unchanged() {
+        Ok(open) => match parser.table(key, open) {
+            Ok(table) => table,
+            Err(Refusal::Barred) => Err(NoTable::Barred),
+            Err(Refusal::Unavailable | Refusal::Unanswered) => return None,
+        },
+        // The contents that were mapped do not come back.
+        Err(Missing::Changed) => Err(NoTable::Changed),
+        Err(_) => return None,
+    };
+    Some(table.map_err(|why| match why {
+        NoTable::Changed | NoTable::NotElf if file.is_memory() => NoTable::Made,
+        why => why,
+    }))
 }
 
 /// The vDSO as it is mapped here, which is as it is mapped everywhere.
@@ -191,12 +244,15 @@ pub(super) fn vdso() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stderr;
     use profiler_common::unwind::{rule::Cfa, table::RULES};
+
+    fn maker() -> Maker {
+        Maker::new(Parser::start(Arc::default(), BUDGET, Role::Tables))
+    }
 
     /// A maker with no room for another rule.
     fn full() -> Maker {
-        let mut maker = Maker::new(0);
+        let mut maker = maker();
         for offset in 0..i32::try_from(RULES).unwrap() {
             // No code has such frames.
             let rule = Rule { cfa_offset: 1 + 2 * offset, ..Rule::of(Cfa::SP) };
@@ -213,12 +269,12 @@ mod tests {
         }
         let known = |built: &Built| {
             let Some(Ok(table)) = &built.table else { panic!("no table") };
-            table.facts().packed.beyond_rules == 0
+            !table.lacks_rules()
         };
         let mut maker = full();
         let built = maker.make((0, 0), &Code::Vdso);
         assert!(built.lacks_rules && !known(&built));
-        let mut maker = Maker::new(1);
+        maker.start_over();
         let built = maker.make((0, 0), &Code::Vdso);
         assert!(!built.lacks_rules && known(&built));
         // The kernel is told of all, from the first on.
@@ -229,7 +285,7 @@ mod tests {
 
     #[test]
     fn tables_from_before_the_rules_were_begun_anew_do_not_come() {
-        let mut builder = Builder::start().unwrap();
+        let mut builder = Builder::start(Arc::default()).unwrap();
         assert!(builder.ask((0, 1), Code::Vdso));
         let first = loop {
             if let Some(built) = builder.built() {

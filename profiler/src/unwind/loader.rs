@@ -4,8 +4,9 @@
 //! file is made when a walk has looked for it.
 
 use std::{
+    collections::BTreeSet,
     rc::Rc,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -14,6 +15,7 @@ use profiler_common::unwind::{
     space::{self, BLOCK_MAPPINGS, SPACE_BLOCKS},
     table::TABLES,
 };
+use profiler_profile::{frame::Missing, ledger::unwinding::Unwinding};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::oneshot;
 
@@ -26,13 +28,14 @@ use crate::{
     bpf::{memory::WalkMemory, unwind::UnwindMaps},
     error::{Error, Result},
     kernel,
-    ledger::unwinding::Unwinding,
+    parser::Bars,
     process::{
-        file::{MappedFile, Missing},
-        maps::Backing,
+        file::MappedFile,
         space::{Mapped, Space, SpaceId},
         table::{Event, Processes},
     },
+    procfs::maps::Backing,
+    realtime::{Priority, Role},
 };
 
 /// How often the thread looks which tables are wanted.
@@ -47,12 +50,14 @@ const START_OVER_INTERVAL: Duration = Duration::from_secs(60);
 /// For how long the end of a run waits for the account of this thread.
 const ACCOUNT_DEADLINE: Duration = Duration::from_secs(1);
 /// Processes that may find no room each time until the rest is not tried.
-const MOST_REFUSED: usize = 16;
+const MAX_REFUSED: usize = 16;
+/// Tables that are made before the start for what runs then. Most libraries of a process are never sampled.
+const READY_TABLES: usize = 48;
 /// Messages that may wait; beyond, they are lost, and the walk does not know these mappings.
 const QUEUE: usize = 1024;
 
 /// Mappings of a process that the kernel has room for: those at the lowest addresses.
-const MOST_MAPPINGS: usize = (SPACE_BLOCKS * BLOCK_MAPPINGS) as usize;
+const MAX_MAPPINGS: usize = (SPACE_BLOCKS * BLOCK_MAPPINGS) as usize;
 
 /// The sending end.
 #[derive(Debug)]
@@ -63,17 +68,25 @@ enum Message {
     Happened(Vec<Event>),
     /// Who waits until everything told before is in the kernel.
     Written(oneshot::Sender<()>),
+    /// Processes that run now, and who waits until their tables are in the kernel.
+    MakeReady(Vec<u32>, oneshot::Sender<()>),
     /// Who asks what has become of the tables.
     Account(mpsc::Sender<Unwinding>),
 }
 
 impl Loader {
     /// Starts the thread, which ends when the sender is gone. It remembers so many processes, and has
-    /// so much of the kernel's memory for their mappings and tables.
-    pub fn start(maps: UnwindMaps, processes: usize, memory: WalkMemory) -> Result<Self> {
+    /// so much of the kernel's memory for their mappings and tables. Files that are given up are shared by
+    /// `bars`.
+    pub fn start(
+        maps: UnwindMaps,
+        processes: usize,
+        memory: WalkMemory,
+        bars: Arc<Bars>,
+    ) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
         let failed = |error| Error::system("cannot start a thread for unwind tables", error);
-        let builder = Builder::start().map_err(failed)?;
+        let builder = Builder::start(bars).map_err(failed)?;
         let run = move || {
             Thread {
                 processes: Processes::new(processes),
@@ -87,6 +100,7 @@ impl Loader {
                 started_over: None,
                 lacks_rules: false,
                 places: Places::new(builder, memory),
+                waits_for_tables: None,
                 maps,
             }
             .run(&receiver);
@@ -105,6 +119,16 @@ impl Loader {
     pub async fn written(&self) {
         let (sender, receiver) = oneshot::channel();
         if self.0.try_send(Message::Written(sender)).is_ok() {
+            // If the thread has ended, there is nothing to wait for.
+            let _ = receiver.await;
+        }
+    }
+
+    /// Has the tables made of what these processes have mapped, as far as they can be told of at once, and
+    /// waits until they are in the kernel.
+    pub async fn make_ready(&self, tgids: Vec<u32>) {
+        let (sender, receiver) = oneshot::channel();
+        if self.0.try_send(Message::MakeReady(tgids, sender)).is_ok() {
             // If the thread has ended, there is nothing to wait for.
             let _ = receiver.await;
         }
@@ -150,17 +174,25 @@ struct Thread {
     /// Whether that is to be done as soon as it may.
     lacks_rules: bool,
     places: Places,
+    /// Who waits until no table is being made.
+    waits_for_tables: Option<oneshot::Sender<()>>,
 }
 
 impl Thread {
     fn run(mut self, messages: &mpsc::Receiver<Message>) {
         let (mut looked, mut tried_again) = (Instant::now(), Instant::now());
+        let mut priority = Priority::enter(Role::Loader);
         loop {
+            priority.renew();
             let wait = if self.places.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
             match messages.recv_timeout(wait) {
                 Ok(Message::Happened(events)) => self.happened(events),
                 // Whoever waits may wait no longer.
                 Ok(Message::Written(to)) => drop(to.send(())),
+                Ok(Message::MakeReady(tgids, to)) => {
+                    self.make_ready(&tgids);
+                    self.waits_for_tables = Some(to);
+                }
                 // Whoever asks may have waited long enough.
                 Ok(Message::Account(to)) => {
                     drop(to.send(self.places.account(self.without_room.len())));
@@ -171,6 +203,10 @@ impl Thread {
             self.lacks_rules |= self.places.put_built(&mut self.maps);
             if self.lacks_rules {
                 self.lacks_rules = !self.start_over();
+            }
+            if !self.places.is_busy() {
+                // Whoever waits may wait no longer.
+                self.waits_for_tables.take().map(|to| to.send(()));
             }
             if looked.elapsed() >= LOOK_INTERVAL {
                 looked = Instant::now();
@@ -188,6 +224,18 @@ impl Thread {
     fn ask(&mut self) {
         let Self { maps, processes, of_process, places, .. } = self;
         for number in maps.take_wanted().unwrap_or_default() {
+            places.ask(number, |key| {
+                of_process.keys().find_map(|&tgid| processes.now(tgid)?.file(key))
+            });
+        }
+    }
+
+    /// Has the tables of these processes made before a walk looks for them.
+    fn make_ready(&mut self, tgids: &[u32]) {
+        let Self { processes, of_process, spaces, places, .. } = self;
+        let written = tgids.iter().filter_map(|tgid| spaces.get(of_process.get(tgid)?));
+        let numbers: BTreeSet<u32> = written.flat_map(|it| it.tables.iter().copied()).collect();
+        for number in numbers.into_iter().take(READY_TABLES) {
             places.ask(number, |key| {
                 of_process.keys().find_map(|&tgid| processes.now(tgid)?.file(key))
             });
@@ -241,7 +289,7 @@ impl Thread {
     }
 
     fn write_space(&mut self, space: &Space) -> Option<Written> {
-        let mapped = space.mappings().iter().take(MOST_MAPPINGS);
+        let mapped = space.mappings().iter().take(MAX_MAPPINGS);
         let count = u32::try_from(mapped.len().div_ceil(BLOCK_MAPPINGS as usize)).ok()?;
         let first_block = self.free.take(count)?;
         let files = Files::of(space);
@@ -336,7 +384,7 @@ impl Thread {
             self.write(tgid, &space);
             // One that needs much must not keep out all others.
             refused += usize::from(self.without_room.contains(&tgid));
-            if refused == MOST_REFUSED {
+            if refused == MAX_REFUSED {
                 break;
             }
         }
@@ -417,5 +465,5 @@ impl Files {
 
 /// Whether a file that is not open may be soon.
 fn may_come(file: &MappedFile) -> bool {
-    file.missing() == Missing::Unanswered
+    matches!(file.missing(), Missing::Unanswered | Missing::Leased)
 }

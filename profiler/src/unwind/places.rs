@@ -7,10 +7,11 @@ use std::{
 };
 
 use profiler_common::unwind::table::{RULES, TABLES};
+use profiler_profile::ledger::unwinding::Unwinding;
+use profiler_unwind::{NoTable, Standalone};
 use rustc_hash::FxHashMap;
 
 use super::{
-    NoTable, Table,
     builder::{Builder, Built, Code},
     room::{Candidate, to_take_out},
 };
@@ -19,7 +20,6 @@ use crate::{
         memory::{WalkMemory, table_bytes},
         unwind::UnwindMaps,
     },
-    ledger::unwinding::Unwinding,
     process::file::{FileKey, MappedFile},
 };
 
@@ -65,7 +65,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 enum Failure {
-    /// The file could not be read, or has changed.
+    /// The file could not be read.
     Unreadable,
     /// The kernel did not take it.
     Refused,
@@ -76,7 +76,7 @@ enum Failure {
 impl Failure {
     fn why(self) -> &'static str {
         match self {
-            Self::Unreadable => "the file can't be read, or has changed",
+            Self::Unreadable => "the file can't be read",
             Self::Refused => "the kernel refused it",
             Self::NoRoom(_) => NO_ROOM,
         }
@@ -84,7 +84,7 @@ impl Failure {
 }
 
 /// In the account.
-const NO_ROOM: &str = "no room within --max-unwind-memory";
+const NO_ROOM: &str = "does not fit within --max-unwind-memory";
 
 /// The places, and the tables that are being made for them.
 pub(super) struct Places {
@@ -95,10 +95,10 @@ pub(super) struct Places {
     bytes: u64,
     memory: WalkMemory,
     rules: usize,
-    taken_out: u64,
-    started_over: u64,
+    evicted: u64,
+    rebuilt: u64,
     /// How many mappings have come when all places were taken.
-    no_place: u64,
+    no_slot: u64,
 }
 
 impl Places {
@@ -112,9 +112,9 @@ impl Places {
             bytes: 0,
             memory,
             rules: 0,
-            taken_out: 0,
-            started_over: 0,
-            no_place: 0,
+            evicted: 0,
+            rebuilt: 0,
+            no_slot: 0,
         }
     }
 
@@ -138,15 +138,15 @@ impl Places {
             table_bytes: self.bytes,
             other_bytes: self.memory.other_bytes(),
             limit_bytes: self.memory.limit,
-            taken_out: self.taken_out,
+            evicted: self.evicted,
             no_room: without_table.get(NO_ROOM).copied().unwrap_or(0),
-            no_place: self.no_place,
+            no_slot: self.no_slot,
             without_table,
             rules: self.rules as u64,
-            most_rules: u64::from(RULES),
-            started_over: self.started_over,
+            max_rules: u64::from(RULES),
+            rebuilt: self.rebuilt,
             unknown_processes: unknown as u64,
-            walked_later: 0,
+            walked_from_snapshots: 0,
         }
     }
 
@@ -167,12 +167,19 @@ impl Places {
         if let Some(&number) = self.by_key.get(&key) {
             let place = self.get_mut(number)?;
             place.users += 1;
+            let is_another = !place.file.ptr_eq(&file);
             place.file = file;
+            // Of two files with the same key, the other one may be as it was.
+            if is_another && matches!(place.state, State::Nothing(NoTable::Changed)) {
+                place.state = State::Empty;
+                // It fails only for a number that there is no place for.
+                drop(maps.take_table_out(number));
+            }
             return Some(number);
         }
         let free = self.in_order.iter().position(Option::is_none);
         let Some(at) = free.or_else(|| self.evict(maps)) else {
-            self.no_place += 1;
+            self.no_slot += 1;
             return None;
         };
         let number = u32::try_from(at).ok()?;
@@ -266,7 +273,12 @@ impl Places {
     }
 
     /// Puts a table into the kernel; gives what it takes there.
-    fn load(&mut self, number: u32, table: &Table, maps: &mut UnwindMaps) -> Result<u64, Failure> {
+    fn load(
+        &mut self,
+        number: u32,
+        table: &Standalone,
+        maps: &mut UnwindMaps,
+    ) -> Result<u64, Failure> {
         let bytes = table_bytes(table.chunks());
         let out = self.room_for(bytes, Instant::now()).ok_or(Failure::NoRoom(bytes))?;
         for number in out {
@@ -313,7 +325,7 @@ impl Places {
         if !self.builder.start_over() {
             return false;
         }
-        self.started_over += 1;
+        self.rebuilt += 1;
         self.rules = 0;
         for number in (0..).zip(&self.in_order).map(|(number, _)| number).collect::<Vec<_>>() {
             self.forget(number, maps);
@@ -322,7 +334,7 @@ impl Places {
     }
 
     fn take_out(&mut self, number: u32, maps: &mut UnwindMaps) {
-        self.taken_out += 1;
+        self.evicted += 1;
         self.forget(number, maps);
     }
 

@@ -7,7 +7,10 @@ mod any_stack;
 #[cfg(test)]
 mod own_stack;
 
-use std::{rc::Rc, time::Instant};
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use profiler_common::{
     sample::{COPY_BELOW, INTERRUPTED, UserEnd},
@@ -17,22 +20,21 @@ use profiler_common::{
         step::{Arch as _, Caller, Memory, NO_LINK, Registers, step},
     },
 };
-use rustc_hash::FxHashMap;
+use profiler_profile::ledger::memory::Cache;
+use profiler_unwind::{NoTable, Rules, Standalone, Table};
 
-use super::{Rules, Table, builder, places::Key};
+use super::{builder, places::Key};
 use crate::{
     allowance::Allowance,
-    process::{
-        maps::Backing,
-        space::{Mapped, Space},
-    },
+    cache::Bounded,
+    parser::Parser,
+    process::space::{Mapped, Space},
+    procfs::maps::Backing,
     sample::{Addresses, StackCopy},
 };
 
-/// What tables may take; beyond it all are made again.
-const LIMIT_BYTES: usize = 64 << 20;
-/// What a file takes for which there is no table.
-const ENTRY_BYTES: usize = 2 * size_of::<(Key, Option<Rc<Described>>)>();
+/// Of so much time it may use the share at once: on a busy machine many programs are new at the start.
+const SAVED: Duration = Duration::from_secs(20);
 
 /// Makes the tables that it needs, and keeps them.
 #[derive(Debug)]
@@ -40,23 +42,10 @@ pub struct Walker {
     or_frame_pointers: bool,
     frame_limit: usize,
     /// `None` of files that say nothing of their frames.
-    tables: FxHashMap<Key, Option<Rc<Described>>>,
-    bytes: usize,
+    tables: Bounded<Key, Option<Rc<Standalone>>>,
     /// Whoever runs a program chooses what there is to read, and samples wait meanwhile.
     allowance: Allowance,
     walked: u64,
-}
-
-#[derive(Debug)]
-struct Described {
-    table: Table,
-    rules: Box<[Rule]>,
-}
-
-impl Described {
-    fn bytes(&self) -> usize {
-        size_of_val(self.table.chunks()) + size_of_val(&*self.rules)
-    }
 }
 
 /// A stack as it was walked.
@@ -75,11 +64,22 @@ impl Walker {
         Self {
             or_frame_pointers,
             frame_limit: usize::try_from(frame_limit).unwrap_or(usize::MAX),
-            tables: FxHashMap::default(),
-            bytes: 0,
-            allowance: Allowance::new(Instant::now()),
+            tables: no_tables(usize::MAX),
+            allowance: Allowance::saving(SAVED, Instant::now()),
             walked: 0,
         }
+    }
+
+    /// Keeps tables within so many bytes.
+    #[must_use]
+    pub fn keeping(self, limit_bytes: usize) -> Self {
+        Self { tables: no_tables(limit_bytes), ..self }
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn account(&self) -> Cache {
+        self.tables.account("unwind tables of copies")
     }
 
     /// How many stacks were walked.
@@ -89,10 +89,11 @@ impl Walker {
     }
 
     /// Walks a stack again that the kernel has walked so far, to such an end, by what was mapped at a
-    /// time. `None` if what it needs is not known here either, or if the kernel has come further than the
+    /// time, and by tables that `parser` makes. `None` if what it needs is not known here either, or if the kernel has come further than the
     /// copy goes.
     pub fn walk(
         &mut self,
+        parser: &mut Parser,
         copy: &StackCopy<'_>,
         space: &Space,
         time_ns: u64,
@@ -109,7 +110,8 @@ impl Walker {
         let mut addresses = Vec::new();
         let (mut is_return, mut is_guess) = (0, false);
         let end = loop {
-            let found = self.rule_at(space, frame.pc.wrapping_sub(is_return), time_ns);
+            let pc = frame.pc.wrapping_sub(is_return);
+            let found = self.rule_at(parser, space, pc, time_ns);
             let rule = match found {
                 Ok(rule) => rule,
                 // The frame pointer did not lead to code, so this is no frame.
@@ -144,7 +146,13 @@ impl Walker {
     }
 
     /// The rule for an address.
-    fn rule_at(&mut self, space: &Space, pc: u64, time_ns: u64) -> Result<Rule, UserEnd> {
+    fn rule_at(
+        &mut self,
+        parser: &mut Parser,
+        space: &Space,
+        pc: u64,
+        time_ns: u64,
+    ) -> Result<Rule, UserEnd> {
         let unknown = Ok(Rule::of(Cfa::UNKNOWN));
         let mapping = space.find(pc, time_ns).ok_or(UserEnd::NotMapped)?;
         let (key, offset) = match &mapping.backing {
@@ -155,45 +163,53 @@ impl Walker {
                 (Key::File(file.key().ok_or(UserEnd::NotLoaded)?), mapping.file_offset_of(pc))
             }
         };
-        let Some(described) = self.described(key, mapping)? else { return unknown };
-        let number = described.table.find(offset).unwrap_or(Rules::UNKNOWN);
-        described.rules.get(usize::from(number)).copied().ok_or(UserEnd::Unsupported)
+        let Some(table) = self.table(parser, key, mapping)? else { return unknown };
+        let number = table.find(offset).unwrap_or(Rules::UNKNOWN);
+        table.rules().get(usize::from(number)).copied().ok_or(UserEnd::Unsupported)
     }
 
     /// The table of what is mapped there. Files that can't be read now may be another time, and so may
     /// any when reading has taken its share of the time.
-    fn described(&mut self, key: Key, mapping: &Mapped) -> Result<Option<Rc<Described>>, UserEnd> {
-        if let Some(described) = self.tables.get(&key) {
-            return Ok(described.clone());
+    fn table(
+        &mut self,
+        parser: &mut Parser,
+        key: Key,
+        mapping: &Mapped,
+    ) -> Result<Option<Rc<Standalone>>, UserEnd> {
+        if let Some(table) = self.tables.get(&key) {
+            return Ok(table);
         }
         let start = Instant::now();
         if !self.allowance.is_left(start) {
             return Err(UserEnd::NotLoaded);
         }
-        let mut rules = Rules::new();
-        let table = match &mapping.backing {
-            Backing::File(file) => {
-                let file = file.unchanged().map_err(|_| UserEnd::NotLoaded)?;
-                Table::of_file(file, &mut rules).ok()
+        let table: Result<_, NoTable> = match &mapping.backing {
+            Backing::File(file) => match builder::of_file(parser, file) {
+                // As in the kernel. Another file with the same key may be as it was, so this is not kept.
+                Some(Err(NoTable::Changed)) => return Ok(None),
+                table => table.ok_or(UserEnd::NotLoaded)?,
+            },
+            Backing::Vdso => {
+                let mut rules = Rules::new();
+                let table = Table::of_vdso(&builder::vdso(), &mut rules);
+                table.map(|table| Standalone::new(table, &rules))
             }
-            Backing::Vdso => Table::of_vdso(&builder::vdso(), &mut rules).ok(),
-            Backing::Anonymous => None,
+            Backing::Anonymous => return Ok(None),
         };
-        let described = table.map(|table| {
-            let rules = rules.since(0).into();
-            Rc::new(Described { table, rules })
-        });
-        let bytes = described.as_ref().map_or(0, |it| it.bytes()) + ENTRY_BYTES;
-        self.bytes += bytes;
-        if self.bytes > LIMIT_BYTES {
-            self.tables.clear();
-            self.bytes = bytes;
-        }
-        self.tables.insert(key, described.clone());
+        let table = table.ok().map(Rc::new);
+        self.tables.insert(key, table.clone());
         let end = Instant::now();
         self.allowance.take(end, end.duration_since(start));
-        Ok(described)
+        Ok(table)
     }
+}
+
+/// None yet, and so many bytes for all.
+fn no_tables(limit_bytes: usize) -> Bounded<Key, Option<Rc<Standalone>>> {
+    Bounded::new(limit_bytes, |table| {
+        let table = table.as_ref();
+        table.map_or(0, |it| size_of_val(it.chunks()) + size_of_val(it.rules()))
+    })
 }
 
 /// The copy as a step reads it.
@@ -229,7 +245,7 @@ impl Memory for Stack<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::maps::Mapping;
+    use crate::procfs::maps::Mapping;
     use profiler_common::sample::COPY_REGISTERS;
 
     const STACK: u64 = 0x7fff_0000;
@@ -263,7 +279,8 @@ mod tests {
         let mut walker = Walker::new(limit, or_frame_pointers);
         let so_far = so_far.map(u64::to_ne_bytes);
         let so_far = (Addresses::new(so_far.as_flattened()), UserEnd::NotLoaded);
-        let Walked { addresses, end } = walker.walk(&copy, &space(), 1, so_far)?;
+        let Walked { addresses, end } =
+            walker.walk(&mut Parser::not_started(), &copy, &space(), 1, so_far)?;
         let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
         Some((addresses.collect(), end))
     }
@@ -322,7 +339,13 @@ mod tests {
         let copy = StackCopy::new(&copy).unwrap();
         let mut walker = Walker::new(127, true);
         let at = (2 * CODE).to_ne_bytes();
-        let found = walker.walk(&copy, &space(), 1, (Addresses::new(&at), UserEnd::NotMapped));
+        let found = walker.walk(
+            &mut Parser::not_started(),
+            &copy,
+            &space(),
+            1,
+            (Addresses::new(&at), UserEnd::NotMapped),
+        );
         assert_eq!((found, walker.walked()), (None, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! Programs to profile, and the profiler itself as a user runs it.
 
 use std::{
+    collections::HashSet,
     env, fs,
     io::{BufRead as _, BufReader, Read as _},
     os::unix::process::ExitStatusExt as _,
@@ -11,13 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler::{bpf::features, stderr};
+use profiler::{bpf::features::EntryRegisters, stderr};
+use profiler_common::settings::Program as EbpfProgram;
 use serde_json::Value;
 
 use crate::interrupts;
 
 /// A run that waits for something ends by itself after this long, and the test fails.
 const FAR_AWAY: &str = "180s";
+/// A condition that does not hold after this time never will.
+const LONG: Duration = Duration::from_secs(180);
 
 /// The profiler: as cargo has built it, or where the tests were carried to another machine, the one
 /// that was carried along.
@@ -58,21 +62,34 @@ impl Program {
         program
     }
 
+    /// Stops it until it [goes on](Self::go_on): it does not execute.
+    pub(crate) fn pause(&self) {
+        self.signal(libc::SIGSTOP);
+        let stat = format!("/proc/{}/stat", self.0.id());
+        wait_until("the program is stopped", || {
+            let stat = fs::read_to_string(&stat).unwrap();
+            stat.rsplit_once(')').unwrap().1.starts_with(" T")
+        });
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.0.id()).unwrap();
+        // SAFETY: no preconditions; the child has not been waited for, so the pid is its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
     pub(crate) fn pid(&self) -> String {
         self.0.id().to_string()
     }
 
-    /// CPU time used so far, in clock ticks.
-    fn cpu_ticks(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-    }
-
     /// Waits until the program has run for so many more ticks of CPU time.
     pub(crate) fn wait_for_ticks(&self, ticks: u64) {
-        let start = self.cpu_ticks();
-        wait_until("the program has run", || self.cpu_ticks() >= start + ticks);
+        let start = cpu_ticks(self.0.id());
+        wait_until("the program has run", || cpu_ticks(self.0.id()) >= start + ticks);
     }
 }
 
@@ -84,6 +101,13 @@ impl Drop for Program {
         let _ = fs::remove_file(format!("/tmp/perf-{}.map", self.0.id()));
         let _ = fs::remove_file(format!("/tmp/jit-{}.dump", self.0.id()));
     }
+}
+
+/// CPU time that a process has used so far, in clock ticks.
+pub(crate) fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
 /// The compiled `tests/fixtures/NAME`.
@@ -175,13 +199,38 @@ impl Run {
 
     /// Reads samples until standard error says this.
     pub(crate) fn wait_for_notice(&mut self, part: &str) {
-        while !self.noticed.lock().unwrap().contains(part) {
+        while !self.has_said(part) {
             self.line();
         }
     }
 
+    /// Whether standard error has said this.
+    pub(crate) fn has_said(&self, part: &str) -> bool {
+        self.noticed.lock().unwrap().contains(part)
+    }
+
+    /// Waits until the events are enabled, which nothing on standard output tells of a run that delivers
+    /// nothing: by the report that it is asked for, and gives then.
+    pub(crate) fn wait_until_it_samples(&self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        let is_heeded = || {
+            let status = fs::read_to_string(&status).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+            caught & 1 << (libc::SIGUSR1 - 1) != 0
+        };
+        wait_until("the profiler heeds signals", is_heeded);
+        self.signal(libc::SIGUSR1);
+        let start = Instant::now();
+        while !self.has_said(", so far\n") {
+            let said = self.noticed.lock().unwrap().clone();
+            assert!(start.elapsed() < LONG, "it does not report that it samples: {said}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Standard error to its end, where it is a pipe.
-    fn stderr(&mut self) -> String {
+    pub(crate) fn stderr(&mut self) -> String {
         if let Some(notices) = self.notices.take() {
             notices.join().unwrap();
         }
@@ -205,8 +254,35 @@ impl Run {
     }
 
     /// Sends the signal, and waits for the end.
-    pub(crate) fn end_by(mut self, signal: i32) -> Ended {
+    pub(crate) fn end_by(self, signal: i32) -> Ended {
         self.signal(signal);
+        self.end()
+    }
+
+    /// Ends the run by a signal, and gives the samples that are left of a JSON run, without their stacks: of a fast
+    /// run they would fill the memory of a small machine. Of its output the summary is kept.
+    pub(crate) fn end_without_stacks(mut self, signal: i32) -> (Vec<Value>, Ended) {
+        self.signal(signal);
+        let (mut samples, mut summary) = (Vec::new(), String::new());
+        for line in self.lines.by_ref().lines() {
+            let line = line.unwrap();
+            let value: Value = serde_json::from_str(&line).unwrap();
+            if value["type"] == "sample" {
+                samples.push(without_stacks(value));
+            } else {
+                summary = line;
+            }
+        }
+        (samples, Ended { stdout: summary, ..self.end() })
+    }
+
+    /// Whether its program is loaded.
+    pub(crate) fn is_in_kernel(&self) -> bool {
+        !Held::by(self.child.id()).programs.is_empty()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn end(mut self) -> Ended {
         let mut stdout = String::new();
         self.lines.read_to_string(&mut stdout).unwrap();
         let stderr = self.stderr();
@@ -222,6 +298,14 @@ impl Drop for Run {
     }
 }
 
+/// A JSON sample without its stacks.
+pub(crate) fn without_stacks(mut sample: Value) -> Value {
+    for half in ["kernel", "user"] {
+        sample[half] = Value::Null;
+    }
+    sample
+}
+
 /// The symbols of a half of a JSON sample, innermost first.
 pub(crate) fn symbols(half: &Value) -> Vec<&str> {
     let frames = half.as_array().unwrap().iter();
@@ -233,6 +317,8 @@ pub(crate) fn parse_json(text: &str) -> (Vec<Value>, Value) {
     let mut lines: Vec<Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut last = lines.pop().unwrap();
+    assert_eq!(last["type"], "summary", "{last}");
+    assert!(lines.iter().all(|line| line["type"] == "sample"));
     (lines, last["summary"].take())
 }
 
@@ -243,7 +329,7 @@ pub(crate) fn sum(object: &Value) -> u64 {
 
 /// Whether this kernel walks user stacks by tables; if not, says so.
 pub(crate) fn has_tables() -> bool {
-    let Some(lacks) = features::missing_for_walk() else { return true };
+    let Err(lacks) = EntryRegisters::of_kernel() else { return true };
     stderr::say(&format!("skipped: this kernel lacks {lacks}"));
     false
 }
@@ -251,33 +337,81 @@ pub(crate) fn has_tables() -> bool {
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(180), "waited in vain until {what}");
+        assert!(start.elapsed() < LONG, "waited in vain until {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Names of our programs and maps that are in the kernel.
+/// Names of the profiler's programs and maps that are in the kernel, and that no process holds. Another instance may
+/// run on this machine.
 pub(crate) fn left_in_kernel() -> Vec<String> {
+    let names = [EbpfProgram::Sample, EbpfProgram::SampleWalk].map(EbpfProgram::names).concat();
     let maps = [
-        "SAMPLES", "SCRATCH", "COUNTERS", "PIDS", "AYA_LOGS", "SPACES", "BLOCKS", "RULE", "WANTED",
-        "CACHE", "TABLE",
+        "SAMPLES", "PERIODS", "SCRATCH", "COUNTERS", "PIDS", "OWN", "AYA_LOGS", "SPACES", "BLOCKS",
+        "RULE", "WANTED", "CACHE",
     ];
-    let names = ["sample", "sample_walking"];
-    let programs = aya::programs::loaded_programs();
     // What is freed while it is listed is gone, too.
-    let programs = programs.flatten().filter_map(|it| Some(it.name_as_str()?.to_owned()));
-    let loaded = aya::maps::loaded_maps().flatten();
-    let loaded = loaded.filter_map(|it| Some(it.name_as_str()?.to_owned()));
-    let programs = programs
-        .filter(|name| names.contains(&name.as_str()))
-        .map(|name| format!("program {name}"));
-    let maps = loaded.filter(|name| maps.contains(&name.as_str())).map(|it| format!("map {it}"));
-    programs.chain(maps).collect()
+    let named = |id: u32, name: Option<&str>, names: &[&str]| {
+        name.filter(|name| names.contains(name)).map(|name| (id, name.to_owned()))
+    };
+    let programs = aya::programs::loaded_programs().flatten();
+    let programs = programs.filter_map(|it| named(it.id(), it.name_as_str(), &names));
+    let programs: Vec<(u32, String)> = programs.collect();
+    let loaded: Vec<_> = aya::maps::loaded_maps().flatten().collect();
+    let of_maps = loaded.iter().filter_map(|it| named(it.id(), it.name_as_str(), &maps));
+    let of_maps: Vec<(u32, String)> = of_maps.collect();
+    let tables = loaded.iter().filter_map(|it| named(it.id(), it.name_as_str(), &["TABLE"]));
+    let tables: Vec<(u32, String)> = tables.collect();
+    // After the list, since a process may load something while it is made.
+    let held = Held::by_all();
+    let left_programs = programs.iter().filter(|(id, _)| !held.programs.contains(id));
+    let left_maps = of_maps.iter().filter(|(id, _)| !held.maps.contains(id));
+    // A table is held by a map that is held.
+    let is_other = programs.iter().any(|(id, _)| held.programs.contains(id));
+    let left_tables = tables.iter().filter(|_| !is_other);
+    let programs = left_programs.map(|(_, name)| format!("program {name}"));
+    programs.chain(left_maps.chain(left_tables).map(|(_, name)| format!("map {name}"))).collect()
 }
 
-/// Whether one of the two programs is loaded.
-pub(crate) fn is_in_kernel() -> bool {
-    left_in_kernel().iter().any(|it| it.starts_with("program sample"))
+/// The programs and maps in the kernel that processes have open, by their ids.
+#[derive(Default)]
+pub(crate) struct Held {
+    pub(crate) programs: HashSet<u32>,
+    maps: HashSet<u32>,
+}
+
+impl Held {
+    fn by_all() -> Self {
+        let mut held = Self::default();
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            if let Some(pid) = process.file_name().to_str().and_then(|it| it.parse().ok()) {
+                held.add(pid);
+            }
+        }
+        held
+    }
+
+    /// Those of one process, which may be gone.
+    pub(crate) fn by(pid: u32) -> Self {
+        let mut held = Self::default();
+        held.add(pid);
+        held
+    }
+
+    /// `/proc/PID/fdinfo` tells: <https://docs.kernel.org/filesystems/proc.html>.
+    fn add(&mut self, pid: u32) {
+        for file in fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten() {
+            for line in fs::read_to_string(file.path()).unwrap_or_default().lines() {
+                let Some((name, value)) = line.split_once(":\t") else { continue };
+                let ids = match name {
+                    "prog_id" => &mut self.programs,
+                    "map_id" => &mut self.maps,
+                    _ => continue,
+                };
+                ids.extend(value.parse::<u32>());
+            }
+        }
+    }
 }
 
 /// A CPU that the tests may take offline; it is online again when this is dropped.

@@ -13,20 +13,13 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// How a test has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Passed,
-    Failed,
-    /// The machine did not get to its end.
-    Unfinished,
-}
+use crate::harness::Harness;
 
 /// What a machine has said until it was off.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Each test that was begun.
-    pub(crate) tests: Vec<(String, Verdict)>,
+    /// What its tests have said.
+    pub(crate) harness: Harness,
     /// The doctor's table.
     pub(crate) doctor: String,
     /// The same as JSON.
@@ -74,7 +67,7 @@ pub(crate) fn run(qemu: &mut Command, log: &Path, limit: Duration) -> Result<Out
                 if line.contains("@@ booted") {
                     parser.outcome.until_boot = start.elapsed();
                 }
-                parser.line(line);
+                parser.line(line, start.elapsed());
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
@@ -108,7 +101,7 @@ struct Parser {
 }
 
 impl Parser {
-    fn line(&mut self, line: String) {
+    fn line(&mut self, line: String, now: Duration) {
         if let Some((_, mark)) = line.split_once("@@ ") {
             if let Some(code) = mark.strip_prefix("tests ended with ") {
                 self.exit = Some(code.to_owned());
@@ -116,7 +109,7 @@ impl Parser {
             mark.clone_into(&mut self.section);
         } else {
             match &*self.section {
-                "booted" => self.test(&line),
+                "booted" => self.outcome.harness.line(&line, now),
                 "doctor" => self.outcome.doctor.extend([&line, "\n"]),
                 "doctor.json" => self.outcome.doctor_json += &line,
                 "program" => {
@@ -136,27 +129,6 @@ impl Parser {
         self.outcome.serial.push(line);
     }
 
-    /// A line of the test harness: `test NAME ... ok`. The kernel may say something between the name
-    /// and the verdict.
-    fn test(&mut self, line: &str) {
-        let mut rest = line;
-        if let Some((_, begun)) = line.split_once("test ")
-            && let Some((name, after)) = begun.split_once(" ...")
-        {
-            let name = name.split(" - ").next().unwrap_or(name);
-            self.outcome.tests.push((name.to_owned(), Verdict::Unfinished));
-            rest = after;
-        }
-        let verdict = match rest.split_whitespace().last() {
-            Some("ok") => Verdict::Passed,
-            Some("FAILED") => Verdict::Failed,
-            _ => return,
-        };
-        if let Some((_, last @ Verdict::Unfinished)) = self.outcome.tests.last_mut() {
-            *last = verdict;
-        }
-    }
-
     fn end(mut self) -> Outcome {
         let whole = if self.outcome.failure.is_some() {
             None
@@ -166,12 +138,11 @@ impl Parser {
             Some(format!("it ended on the way, after `{}`", self.section))
         } else if self.exit.as_deref() != Some("0") {
             Some("tests failed".to_owned())
-        } else if self.outcome.tests.is_empty() {
+        } else if self.outcome.harness.tests.is_empty() {
             Some("no test has run".to_owned())
         } else {
-            let passed = |(_, verdict): &(_, Verdict)| *verdict == Verdict::Passed;
-            let all = self.outcome.tests.iter().all(passed);
-            (!all).then(|| "not every test has said that it passed".to_owned())
+            let failed = self.outcome.harness.tally().failed;
+            (failed > 0).then(|| "not every test has said that it passed".to_owned())
         };
         self.outcome.failure = self.outcome.failure.or(whole);
         self.outcome
@@ -181,10 +152,15 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::Verdict;
+
+    fn verdicts(outcome: &Outcome) -> Vec<(&str, Verdict)> {
+        outcome.harness.tests.iter().map(|it| (&*it.name, it.verdict)).collect()
+    }
 
     fn outcome(console: &str) -> Outcome {
         let mut parser = Parser::default();
-        console.lines().for_each(|line| parser.line(line.to_owned()));
+        console.lines().for_each(|line| parser.line(line.to_owned(), Duration::ZERO));
         parser.end()
     }
 
@@ -197,8 +173,7 @@ mod tests {
              @@ end",
         );
         assert_eq!(outcome.failure, None);
-        let names: Vec<_> = outcome.tests.iter().map(|(name, it)| (&**name, *it)).collect();
-        assert_eq!(names, [("a::b", Verdict::Passed), ("a::c", Verdict::Passed)]);
+        assert_eq!(verdicts(&outcome), [("a::b", Verdict::Passed), ("a::c", Verdict::Passed)]);
         assert_eq!((&*outcome.doctor, &outcome.summary["a"]), ("kernel ok\n", &1.into()));
         let program = "7 instructions verified, loaded in 1.5 ms";
         assert_eq!(outcome.program.as_deref(), Some(program));
@@ -211,16 +186,16 @@ mod tests {
         hanging.args(["-c", "echo '@@ booted'; echo 'test a ... '; exec sleep 1000"]);
         let log = dir.path().join("log");
         let outcome = run(&mut hanging, &log, Duration::from_millis(300)).unwrap();
-        assert!(outcome.failure.unwrap().contains("hung"));
-        assert_eq!(outcome.tests, [("a".to_owned(), Verdict::Unfinished)]);
+        assert!(outcome.failure.as_ref().unwrap().contains("hung"));
+        assert_eq!(verdicts(&outcome), [("a", Verdict::Unfinished)]);
         assert!(std::fs::read_to_string(log).unwrap().contains("booted"));
     }
 
     #[test]
     fn a_machine_that_dies_has_not_passed() {
         let died = outcome("@@ booted\ntest a ... ok\ntest b ... [ 3.0] Oops\nKernel panic");
-        assert!(died.failure.unwrap().contains("on the way"));
-        assert_eq!(died.tests[1].1, Verdict::Unfinished);
+        assert!(died.failure.as_ref().unwrap().contains("on the way"));
+        assert_eq!(verdicts(&died)[1].1, Verdict::Unfinished);
         assert!(outcome("[ 1.0] panic").failure.unwrap().contains("boot"));
         assert!(outcome("").failure.is_some());
         let none = outcome("@@ booted\n@@ tests ended with 0\n@@ end");
@@ -228,6 +203,6 @@ mod tests {
         let unmarked = outcome("@@ booted\ntest a ... ok\n@@ doctor\n@@ end");
         assert!(unmarked.failure.is_some());
         let failed = outcome("@@ booted\ntest a ... FAILED\n@@ tests ended with 101\n@@ end");
-        assert_eq!((failed.failure.is_some(), failed.tests[0].1), (true, Verdict::Failed));
+        assert_eq!((failed.failure.is_some(), verdicts(&failed)[0].1), (true, Verdict::Failed));
     }
 }

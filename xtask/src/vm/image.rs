@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use cpio::{NewcBuilder, newc};
+use serde_json::Value;
 
-use crate::{arch::Arch, archive::Archive, command, cross::Cross, dist, fixtures, workspace};
+use crate::{arch::Arch, archive::Archive, command, cross::Cross, dist, ebpf, fixtures, workspace};
 
 const BUSYBOX: &str = "busybox-static";
 
@@ -23,8 +24,8 @@ const CONSOLE: u32 = 0o020_600;
 /// Builds what is tested, static, and packs it up; returns the file for QEMU.
 pub(crate) fn build(archive: &mut Archive, arch: Arch, filter: Option<&str>) -> Result<PathBuf> {
     let cross = Cross::find_or_install(arch)?;
-    let agent = dist::build(&cross)?;
-    let tests = kernel_tests(&cross)?;
+    ebpf::build(arch)?;
+    let (agent, tests) = agent_and_tests(&cross)?;
     let programs = fixtures::build(&cross)?;
     let busybox = busybox(archive, arch)?;
 
@@ -57,30 +58,30 @@ pub(crate) fn build(archive: &mut Archive, arch: Arch, filter: Option<&str>) -> 
     Ok(path)
 }
 
-/// The kernel tests as a static program.
-fn kernel_tests(cross: &Cross) -> Result<PathBuf> {
+/// The agent and the kernel tests as static programs. cargo builds the first for the second.
+fn agent_and_tests(cross: &Cross) -> Result<(PathBuf, PathBuf)> {
     let mut cargo = cross.cargo();
     cargo
-        .args(["test", "--no-run", "--quiet", "--profile", "static", "--package", "profiler"])
-        .args([
-            "--test",
-            "kernel",
-            "--message-format",
-            "json-render-diagnostics",
-            "--target",
-            &cross.arch.target(),
-        ]);
+        .args(["test", "--no-run", "--quiet", "--profile", "emulated", "--package", "profiler"])
+        .args(["--test", "kernel", "--message-format", "json-render-diagnostics"])
+        .args(["--target", &cross.arch.target()]);
     let output = cargo.stderr(std::process::Stdio::inherit()).output()?;
     let messages = String::from_utf8_lossy(&output.stdout);
-    let mut messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let executable = |message: serde_json::Value| -> Option<PathBuf> {
-        let is_test = message.pointer("/profile/test")?.as_bool()?;
-        is_test.then(|| Some(message.get("executable")?.as_str()?.into()))?
-    };
-    let built = messages.find_map(executable);
-    built
-        .filter(|_| output.status.success())
-        .with_context(|| format!("cannot build the kernel tests: `{}`", command::words(&cargo)))
+    let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let (mut agent, mut tests) = (None, None);
+    for message in messages {
+        let message: Value = message;
+        let executable = message.pointer("/executable").and_then(Value::as_str);
+        let is_test = message.pointer("/profile/test").and_then(Value::as_bool);
+        let (Some(executable), Some(is_test)) = (executable, is_test) else { continue };
+        *(if is_test { &mut tests } else { &mut agent }) = Some(PathBuf::from(executable));
+    }
+    let built = agent.zip(tests).filter(|_| output.status.success());
+    let (agent, tests) = built.with_context(|| {
+        format!("cannot build the agent and the kernel tests: `{}`", command::words(&cargo))
+    })?;
+    dist::assert_static(&agent)?;
+    Ok((agent, tests))
 }
 
 fn busybox(archive: &mut Archive, arch: Arch) -> Result<PathBuf> {

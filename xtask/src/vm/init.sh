@@ -15,8 +15,9 @@ export PROFILER_TEST_AGENT=/profiler PROFILER_TEST_FIXTURES=/fixtures
 # This machine is made to be broken.
 export PROFILER_TEST_HOTPLUG=1 PROFILER_TEST_EMULATED=1
 echo "@@ booted"
+# What a test says comes at once, so that one that hangs has said why others failed.
 # Some of them for all machines, or by the kernel's command line for this one.
-/kernel-tests --ignored --test-threads=1 $(cat /filter) $(echo "$tests" | tr , ' ')
+/kernel-tests --ignored --nocapture --test-threads=1 $(cat /filter) $(echo "$tests" | tr , ' ')
 echo "@@ tests ended with $?"
 
 if [ ! -s /filter ]; then

@@ -7,29 +7,37 @@ mod machine;
 mod report;
 
 use std::{
+    cmp::Reverse,
     fs,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 
 use self::{kernel::Kernel, machine::Machine, report::Report};
-use crate::{apt, arch::Arch, archive::Archive, command, workspace};
+use crate::{apt, arch::Arch, archive::Archive, command, harness::Tally, workspace};
 
 /// A machine that is not done by then hangs. Tests that wait in vain end by themselves after three minutes,
 /// and several of them have to come to that before, or nobody is told why.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The tests of what kernels differ in: helpers and the verifier, the kernel's records, time, and what a
-/// walk of user stacks begins with.
-const DIFFER: &[&str] = &["bad_input::", "ledger::", "sideband::", "unwinding::", "walks::"];
+/// The modules of the kernel tests say what they depend on: `profiler/tests/kernel/main.rs`.
+const EVERY_KERNEL: &[&str] = &["every_kernel::"];
+const OLDEST_AND_NEWEST: &[&str] = &["every_kernel::", "oldest_and_newest::"];
+const EVERY_KERNEL_AND_OUR_CODE: &[&str] = &["every_kernel::", "our_code::"];
+const ALL: &[&str] = &[];
 
 /// The tests of what is another event where there is no PMU, and of what its count says.
-const OF_EVENTS: &[&str] = &["bad_input::", "ledger::"];
+const OF_EVENTS: &[&str] = &["::bad_input::", "::ledger::"];
+
+/// How much each failed test has to say again, at the end.
+const FAILURE_LINES: usize = 5;
 
 /// What to run where.
-#[derive(clap::Args, Debug, Default)]
+#[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// Only this kernel series, as 6.1; any that Debian has. Can be given several times.
     #[arg(long = "kernel", value_name = "SERIES")]
@@ -43,10 +51,12 @@ pub(crate) struct Options {
     /// Keep what the doctor says as what it has to say, and write the tables of docs/kernels.md.
     #[arg(long, conflicts_with = "filter")]
     bless: bool,
-    /// Between the oldest and the newest kernel, run only the tests of what kernels differ in, and
-    /// without a PMU, on the architecture that has one, only those of events.
+    /// Run each test only where it may find something that it finds nowhere else: docs/kernels.md.
     #[arg(long, conflicts_with_all = ["filter", "bless"])]
     brief: bool,
+    /// How many machines run at once, each with two CPUs.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    jobs: usize,
     /// Run only the tests whose name contains this.
     #[arg(value_name = "TEST")]
     filter: Option<String>,
@@ -55,7 +65,15 @@ pub(crate) struct Options {
 impl Options {
     /// All machines, and the tests whose name contains the filter; without one, what `--brief` runs.
     pub(crate) fn with_filter(filter: Option<&str>) -> Self {
-        Self { filter: filter.map(str::to_owned), brief: filter.is_none(), ..Self::default() }
+        Self {
+            series: Vec::new(),
+            archs: Vec::new(),
+            allow_missing: false,
+            bless: false,
+            brief: filter.is_none(),
+            jobs: 2,
+            filter: filter.map(str::to_owned),
+        }
     }
 }
 
@@ -66,8 +84,19 @@ struct Bootable {
     initramfs: PathBuf,
 }
 
-/// Runs the tests on each machine, one after another, and prints what became of them.
+/// Runs the tests on each machine, and prints what became of them.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    run_counted(options).1
+}
+
+/// The same; also how many tests ended how.
+pub(crate) fn run_counted(options: &Options) -> (Tally, Result<()>) {
+    let mut report = Report::default();
+    let done = run_all(options, &mut report);
+    (report.tally(), done)
+}
+
+fn run_all(options: &Options, report: &mut Report) -> Result<()> {
     let archs = if options.archs.is_empty() { &Arch::ALL[..] } else { &options.archs };
     let series =
         if options.series.is_empty() { kernel::all_series() } else { options.series.clone() };
@@ -100,22 +129,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
 
-    let mut report = Report::default();
-    for Bootable { machine, kernel, initramfs } in bootable {
-        let tests = match options.brief {
-            true if machine.lacks_pmu() => OF_EVENTS,
-            true if machine.is_between(&series) => DIFFER,
-            _ => &[],
-        };
-        let mut qemu = machine.qemu(&kernel.image, &initramfs, tests);
-        let log = dir.join(format!("{machine}.log"));
-        eprintln!("{machine}: Linux {} …", kernel.release);
-        let outcome = guest::run(&mut qemu, &log, TIME_LIMIT)?;
-        report.add(machine, kernel.release, outcome, &qemu, &log);
-        report.print_last(options.filter.is_none(), options.bless)?;
-    }
+    boot_all(bootable, options, &series, report)?;
+    report.sort();
     if !report.is_empty() {
-        println!("\n{}", report.table());
+        println!("\n{}\n{}", report.table(), report.failures(FAILURE_LINES));
     }
     if options.bless {
         report.write_docs()?;
@@ -127,6 +144,58 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bail!("skipped: {}; --allow-missing lets that pass", missing.join(", "));
     }
     Ok(())
+}
+
+/// The tests that a machine has to run, where others of the matrix run the rest.
+fn brief(machine: &Machine, series: &[String]) -> &'static [&'static str] {
+    // Nothing else runs what only our own code decides on this architecture. The machine before the newest
+    // has the time for it.
+    let before_newest = series.iter().rev().nth(1).or(series.last());
+    let runs_our_code = machine.arch != Arch::HOST && before_newest == Some(&machine.series);
+    if machine.lacks_pmu() {
+        OF_EVENTS
+    } else if machine.is_between(series) {
+        if runs_our_code { EVERY_KERNEL_AND_OUR_CODE } else { EVERY_KERNEL }
+    } else if runs_our_code {
+        ALL
+    } else {
+        OLDEST_AND_NEWEST
+    }
+}
+
+/// Boots the machines, as many at once as asked for.
+fn boot_all(
+    bootable: Vec<Bootable>,
+    options: &Options,
+    series: &[String],
+    report: &mut Report,
+) -> Result<()> {
+    let tests_of = |machine: &Machine| if options.brief { brief(machine, series) } else { ALL };
+    let mut waiting: Vec<_> = bootable.into_iter().enumerate().collect();
+    // Those that take longest begin first, so that all end at about the same time.
+    waiting.sort_by_key(|(_, it)| Reverse(tests_of(&it.machine).len()));
+    let waiting = Mutex::new(waiting.into_iter());
+    let report = Mutex::new(report);
+    let work = || -> Result<()> {
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((order, Bootable { machine, kernel, initramfs })) = next else {
+                return Ok(());
+            };
+            let mut qemu = machine.qemu(&kernel.image, &initramfs, tests_of(&machine));
+            let log = workspace::target().join(format!("vm/{machine}.log"));
+            eprintln!("{machine}: Linux {} …", kernel.release);
+            let outcome = guest::run(&mut qemu, &log, TIME_LIMIT)?;
+            let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+            report.add(order, machine, kernel.release, outcome, &qemu, &log);
+            report.print_last(options.filter.is_none(), options.bless)?;
+        }
+    };
+    thread::scope(|scope| {
+        let workers = (0..options.jobs.max(1)).map(|_| scope.spawn(work)).collect::<Vec<_>>();
+        let mut joined = workers.into_iter().map(thread::ScopedJoinHandle::join);
+        joined.try_for_each(|done| done.unwrap_or_else(|_| bail!("a machine's thread panicked")))
+    })
 }
 
 /// Looks for the emulator, and installs it where it can.
@@ -148,4 +217,28 @@ fn find_qemu(arch: Arch) -> Result<()> {
 fn snapshot(machine: &Machine) -> PathBuf {
     let dir: &Path = workspace::root();
     dir.join("profiler/tests/kernel/doctor").join(format!("{machine}.txt"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_test_runs_where_it_may_find_something() {
+        let series: Vec<String> = ["5.10", "6.1", "6.12", "7.2"].map(str::to_owned).into();
+        let machine = |arch, series: &str, pmu| Machine { arch, series: series.to_owned(), pmu };
+        let of = |arch, kernel: &str| brief(&machine(arch, kernel, true), &series);
+        for arch in Arch::ALL {
+            assert_eq!(of(arch, "5.10"), OLDEST_AND_NEWEST);
+            assert_eq!(of(arch, "6.1"), EVERY_KERNEL);
+            let between = if arch == Arch::HOST { EVERY_KERNEL } else { EVERY_KERNEL_AND_OUR_CODE };
+            assert_eq!(of(arch, "6.12"), between);
+            assert_eq!(of(arch, "7.2"), OLDEST_AND_NEWEST);
+        }
+        let alone = ["6.1".to_owned()];
+        let of = |arch| brief(&machine(arch, "6.1", true), &alone);
+        let others = if Arch::HOST == Arch::X86_64 { Arch::Aarch64 } else { Arch::X86_64 };
+        assert_eq!((of(Arch::HOST), of(others)), (OLDEST_AND_NEWEST, ALL));
+        assert_eq!(brief(&machine(Arch::Aarch64, "7.2", false), &series), OF_EVENTS);
+    }
 }

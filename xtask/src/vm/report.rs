@@ -12,16 +12,19 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::{
-    guest::{Outcome, Verdict},
-    kernel,
-    machine::Machine,
-    snapshot,
+use super::{guest::Outcome, kernel, machine::Machine, snapshot};
+use crate::{
+    arch::Arch,
+    command,
+    harness::{Tally, Test, Verdict},
+    workspace,
 };
-use crate::{arch::Arch, command, workspace};
 
 /// How many of the last lines of its console a machine shows that has not come to the end of its tests.
 const CONSOLE_LINES: usize = 60;
+
+/// How many of its slowest tests a machine names.
+const SLOWEST: usize = 3;
 
 /// What the run at full load has delivered of 99 Hz on two CPUs for five seconds.
 const NOMINAL_SAMPLES: f64 = 990.0;
@@ -32,7 +35,9 @@ pub(crate) struct Report {
     machines: Vec<Entry>,
 }
 
+/// A machine that has run, at its place in the matrix.
 struct Entry {
+    order: usize,
     machine: Machine,
     release: String,
     outcome: Outcome,
@@ -43,6 +48,7 @@ struct Entry {
 impl Report {
     pub(crate) fn add(
         &mut self,
+        order: usize,
         machine: Machine,
         release: String,
         outcome: Outcome,
@@ -50,7 +56,7 @@ impl Report {
         log: &Path,
     ) {
         let by_hand = command::words(qemu);
-        self.machines.push(Entry { machine, release, outcome, by_hand, log: log.into() });
+        self.machines.push(Entry { order, machine, release, outcome, by_hand, log: log.into() });
     }
 
     /// Says in a line how the last machine did, and when it has failed, all that helps. The doctor's
@@ -61,30 +67,44 @@ impl Report {
             entry.check_doctor(bless)?;
         }
         let Entry { machine, outcome, by_hand, log, .. } = entry;
-        let count = |wanted| outcome.tests.iter().filter(|(_, verdict)| *verdict == wanted).count();
+        let tally = outcome.harness.tally();
         let seconds = outcome.until_end.as_secs();
-        let passed = count(Verdict::Passed);
         match &outcome.failure {
             None => {
-                println!("{machine}: {passed} tests passed in {seconds} s");
+                println!("{machine}: {tally} in {seconds} s");
                 if let Some(program) = &outcome.program {
                     println!("  eBPF program: {program}");
                 }
+                let mut slowest: Vec<_> = outcome.harness.tests.iter().collect();
+                slowest.sort_by_key(|test| std::cmp::Reverse(test.took));
+                let slowest = slowest.iter().take(SLOWEST);
+                let slowest = slowest.map(|it| format!("{} {} s", it.name, it.took.as_secs()));
+                println!("  slowest: {}", slowest.collect::<Vec<_>>().join(", "));
             }
             Some(why) => {
-                for line in what_failed(&outcome.serial) {
-                    println!("    {line}");
-                }
-                for (test, verdict) in &outcome.tests {
-                    if *verdict != Verdict::Passed {
-                        println!("test {machine}::{test} ... FAILED");
+                print!("{}", failures_of(machine, &outcome.harness.tests, usize::MAX));
+                if outcome.harness.tests.is_empty() {
+                    for line in last_lines(&outcome.serial) {
+                        println!("    {line}");
                     }
                 }
-                println!("{machine}: {why}, {passed} passed in {seconds} s");
+                println!("{machine}: {why}, {tally} in {seconds} s");
                 println!("  the whole console: {}\n  by hand: {by_hand}", log.display());
             }
         }
         Ok(())
+    }
+
+    /// Puts the machines into the matrix's order: they end in another where several run at once.
+    pub(crate) fn sort(&mut self) {
+        self.machines.sort_by_key(|entry| entry.order);
+    }
+
+    /// The tests of all machines.
+    pub(crate) fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        self.machines.iter().for_each(|entry| tally.add(entry.outcome.harness.tally()));
+        tally
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -95,20 +115,30 @@ impl Report {
         self.machines.iter().any(|entry| entry.outcome.failure.is_some())
     }
 
-    /// The table machine × test.
+    /// The tests that have failed, each with so many of the last lines that it has said.
+    pub(crate) fn failures(&self, lines: usize) -> String {
+        let of = |it: &Entry| failures_of(&it.machine, &it.outcome.harness.tests, lines);
+        self.machines.iter().map(of).collect()
+    }
+
+    /// The table machine × test, of the tests that have not passed on each machine that runs them.
     pub(crate) fn table(&self) -> String {
         let mut rows: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (column, entry) in self.machines.iter().enumerate() {
-            for (test, verdict) in &entry.outcome.tests {
-                let cells = rows.entry(test).or_default();
+            for test in &entry.outcome.harness.tests {
+                let cells = rows.entry(&test.name).or_default();
                 cells.resize(column, "-");
-                cells.push(match verdict {
+                cells.push(match test.verdict {
                     Verdict::Passed => "ok",
+                    Verdict::Skipped => "skip",
                     Verdict::Failed => "FAILED",
                     Verdict::Unfinished => "hung",
                 });
             }
         }
+        let tests = rows.len();
+        rows.retain(|_, cells| cells.iter().any(|cell| !["ok", "-"].contains(cell)));
+        let passed = format!("and {} that passed", tests - rows.len());
         let width = rows.keys().map(|test| test.len()).max().unwrap_or(0);
         let headings: Vec<String> = self.machines.iter().map(|it| it.machine.heading()).collect();
         let row = |name: &str, cells: &[&str]| {
@@ -132,6 +162,7 @@ impl Report {
         let mut lines = vec![row("", &archs.collect::<Vec<_>>())];
         lines.push(row("", &headings.iter().map(String::as_str).collect::<Vec<_>>()));
         lines.extend(rows.iter().map(|(test, cells)| row(test, cells)));
+        lines.push(passed);
         let all = self.machines.iter().map(|entry| match entry.outcome.failure {
             None => "ok",
             Some(_) => "FAILED",
@@ -245,14 +276,22 @@ impl Entry {
     }
 }
 
-/// What the tests said of those that failed; where they did not come to that, the last that was said.
-fn what_failed(console: &[String]) -> &[String] {
-    // What comes after the tests says nothing of them.
-    let end = console.iter().rposition(|line| line.starts_with("@@ tests ended"));
-    let said = console.get(..end.unwrap_or(console.len())).unwrap_or_default();
-    let start = said.iter().position(|line| line == "failures:");
-    let start = start.unwrap_or_else(|| said.len().saturating_sub(CONSOLE_LINES));
-    said.get(start..).unwrap_or_default()
+/// The tests of a machine that have failed, each with the last lines that it has said.
+fn failures_of(machine: &Machine, tests: &[Test], lines: usize) -> String {
+    let mut text = String::new();
+    let failed = |it: &&Test| matches!(it.verdict, Verdict::Failed | Verdict::Unfinished);
+    for test in tests.iter().filter(failed) {
+        let _ = writeln!(text, "test {machine}::{} ... FAILED", test.name);
+        for line in test.said.iter().skip(test.said.len().saturating_sub(lines)) {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    text
+}
+
+/// The last that a machine has said, where it has not come to its tests.
+fn last_lines(console: &[String]) -> &[String] {
+    console.get(console.len().saturating_sub(CONSOLE_LINES)..).unwrap_or_default()
 }
 
 /// Replaces what is between `<!-- NAME -->` and `<!-- end of NAME -->`.
@@ -266,15 +305,25 @@ fn replace(text: &str, name: &str, table: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::Harness;
 
     #[test]
     fn a_failed_machine_shows_what_its_tests_said_or_its_last_lines() {
-        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let console = "test a ... FAILED\nfailures:\nwhy\nfailures:\na\n@@ tests ended with 101\nx";
-        assert_eq!(what_failed(&lines(console)), lines("failures:\nwhy\nfailures:\na"));
+        let mut harness = Harness::default();
+        for line in
+            ["test a ... ok", "test b ... ", "left: 1", "right: 2", "FAILED", "test c ... hm"]
+        {
+            harness.line(line, Duration::ZERO);
+        }
+        let machine = Machine { arch: Arch::Aarch64, series: "6.1".into(), pmu: true };
+        let (b, c) =
+            ("test aarch64-6.1::b ... FAILED\n", "test aarch64-6.1::c ... FAILED\n    hm\n");
+        let all = failures_of(&machine, &harness.tests, usize::MAX);
+        assert_eq!(all, format!("{b}    left: 1\n    right: 2\n{c}"));
+        assert_eq!(failures_of(&machine, &harness.tests, 1), format!("{b}    right: 2\n{c}"));
         let many: Vec<String> = (0..100).map(|n| n.to_string()).collect();
-        assert_eq!(what_failed(&many), &many[40..]);
-        assert!(what_failed(&[]).is_empty());
+        assert_eq!(last_lines(&many), &many[40..]);
+        assert!(last_lines(&[]).is_empty());
     }
 
     #[test]

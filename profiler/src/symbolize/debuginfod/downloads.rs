@@ -7,10 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use profiler_common::build_id::BuildId;
 use ureq::Agent;
 
 use super::settings::Settings;
-use crate::{build_id::BuildId, regular_file};
+use crate::regular_file;
 
 /// A download takes at most so many times the timeout.
 const DOWNLOAD_SHARE: u32 = 20;
@@ -69,7 +70,7 @@ impl Downloads {
         if copied? > limit {
             return Err(io::Error::other(format!("larger than {limit} bytes")));
         }
-        if BuildId::of_elf(&file) != Some(id) {
+        if profiler_elf::build_id(&file) != Some(id) {
             return Err(io::Error::other("a file with another build id"));
         }
         fs::rename(&part.0, folder.join("debuginfo"))?;
@@ -89,7 +90,7 @@ impl Downloads {
 /// The file in the cache; an empty one is elfutils' note that no server has it.
 fn kept(folder: &Path, id: BuildId) -> Option<File> {
     let file = regular_file::open(&folder.join("debuginfo")).ok()?;
-    (BuildId::of_elf(&file) == Some(id)).then_some(file)
+    (profiler_elf::build_id(&file) == Some(id)).then_some(file)
 }
 
 /// A file that is not whole yet: removed unless it gets its name.
@@ -114,7 +115,8 @@ impl Drop for Part {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::{elf::tests::with_build_id, symbolize::debuginfod::settings::TIMEOUT};
+    use crate::symbolize::debuginfod::settings::TIMEOUT;
+    use profiler_testing::elf::with_build_id;
     use std::{
         io::{BufRead as _, BufReader, Write as _},
         net::{TcpListener, TcpStream},
@@ -199,7 +201,7 @@ pub(super) mod tests {
         let empty = Server::with(Vec::new());
         let server = Server::with(with_build_id(&ID));
         let file = downloads(&cache, &[&empty, &server]).get(id()).unwrap();
-        assert_eq!(BuildId::of_elf(&file), Some(id()));
+        assert_eq!(profiler_elf::build_id(&file), Some(id()));
         assert_eq!(in_cache(&cache), ["debuginfo"]);
         assert!(downloads(&cache, &[]).get(id()).is_some());
         assert_eq!((empty.calls(), server.calls()), (1, 1));

@@ -13,12 +13,12 @@ use std::{
     thread,
 };
 
+use profiler_common::build_id::BuildId;
 use rustc_hash::FxHashSet;
 
 use self::downloads::Downloads;
 pub use self::settings::Settings;
 use crate::{
-    build_id::BuildId,
     error::{Error, Result},
     nss,
 };
@@ -86,7 +86,7 @@ mod tests {
         settings::TIMEOUT,
         *,
     };
-    use crate::elf::tests::with_build_id;
+    use profiler_testing::elf::with_build_id;
     use tempfile::TempDir;
 
     #[test]
@@ -105,7 +105,7 @@ mod tests {
                 break arrived;
             }
         };
-        assert_eq!((found, BuildId::of_elf(&file)), (id(), Some(id())));
+        assert_eq!((found, profiler_elf::build_id(&file)), (id(), Some(id())));
         // The thread ends when it has no more to do, and by then it has asked for all.
         drop(std::mem::replace(&mut debuginfod.wanted, mpsc::sync_channel(1).0));
         assert!(debuginfod.found.recv().is_err());

@@ -1,7 +1,8 @@
 //! What the user's environment says of debuginfod.
 
 use std::{
-    env,
+    env, fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -16,6 +17,9 @@ const LIMIT_BYTES: u64 = 1 << 30;
 /// soon full.
 const LIMIT_OF_RUN_BYTES: u64 = 8 << 30;
 
+/// Where a run as root keeps files that it should not keep where the environment says.
+const CACHE_OF_ROOT: &str = "/var/cache/debuginfod_client";
+
 /// Who is asked, and where the answers are kept.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -28,9 +32,21 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the user's environment says.
-    pub fn from_env() -> Result<Self> {
-        let (servers, cache) = resolve(|name| env::var(name).ok().filter(|it| !it.is_empty()))?;
+    /// What the user's environment says; tells what is done otherwise.
+    pub fn from_env(notices: &mut Vec<String>) -> Result<Self> {
+        let (servers, named) = resolve(|name| env::var(name).ok().filter(|it| !it.is_empty()))?;
+        let cache = if rustix::process::geteuid().is_root() {
+            cache_of_root(&named)
+        } else {
+            named.clone()
+        };
+        if cache != named {
+            let (named, cache) = (named.display(), cache.display());
+            notices.push(format!(
+                "debug files are kept in {cache}: {named} belongs to another user, and nothing is written \
+                 there as root"
+            ));
+        }
         Ok(Self {
             servers,
             cache,
@@ -39,6 +55,16 @@ impl Settings {
             limit_of_run_bytes: LIMIT_OF_RUN_BYTES,
         })
     }
+}
+
+/// Root's own cache, in place of one that is in a folder of another user, as with `sudo -E`: whoever owns a folder
+/// can have any path below it lead elsewhere.
+fn cache_of_root(named: &Path) -> PathBuf {
+    let nearest = named.ancestors().find_map(|folder| fs::metadata(folder).ok());
+    if nearest.is_none_or(|folder| folder.uid() == 0) {
+        return named.into();
+    }
+    CACHE_OF_ROOT.into()
 }
 
 fn resolve(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, PathBuf)> {
@@ -71,6 +97,18 @@ fn resolve(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Pa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_writes_nothing_into_folders_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("not/there/yet");
+        if !rustix::process::geteuid().is_root() {
+            return assert_eq!(cache_of_root(&cache), Path::new(CACHE_OF_ROOT));
+        }
+        assert_eq!(cache_of_root(&cache), cache);
+        std::os::unix::fs::chown(dir.path(), Some(65534), None).unwrap();
+        assert_eq!(cache_of_root(&cache), Path::new(CACHE_OF_ROOT));
+    }
 
     #[test]
     fn the_environment_says_who_and_where() {

@@ -10,7 +10,7 @@ use profiler_common::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::process::maps::Mapping;
+use crate::procfs::maps::Mapping;
 
 const STACK: u64 = 0x7fff_0000;
 /// Code with rules, and behind it code that is made at run time.
@@ -19,7 +19,7 @@ const CODE_BYTES: u64 = 0x1000;
 const END: u64 = CODE + 2 * CODE_BYTES;
 /// Bytes of code for which one rule holds.
 const ROW_BYTES: u64 = 0x100;
-const MOST_FRAMES: u32 = 512;
+const MAX_FRAMES: u32 = 512;
 
 /// A rule as of compilers, or any other.
 fn rule() -> impl Strategy<Value = Rule> {
@@ -61,11 +61,11 @@ fn word() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn described(rules: &[Rule]) -> Rc<Described> {
+fn described(rules: &[Rule]) -> Rc<Standalone> {
     let rows = (0..).zip(rules).map(|(at, rule)| (at * ROW_BYTES..(at + 1) * ROW_BYTES, *rule));
     let mut numbers = Rules::new();
     let table = Table::of_rows(&rows.collect::<Vec<_>>(), &mut numbers).unwrap();
-    Rc::new(Described { table, rules: numbers.since(0).into() })
+    Rc::new(Standalone::new(table, &numbers))
 }
 
 fn space() -> Space {
@@ -83,7 +83,8 @@ type Found = Option<(Vec<u64>, UserEnd)>;
 fn walk(walker: &mut Walker, copy: &StackCopy<'_>, pc: u64) -> Found {
     let so_far = pc.to_ne_bytes();
     let so_far = (Addresses::new(&so_far), UserEnd::NotLoaded);
-    let Walked { addresses, end } = walker.walk(copy, &space(), 1, so_far)?;
+    let Walked { addresses, end } =
+        walker.walk(&mut Parser::not_started(), copy, &space(), 1, so_far)?;
     Some((Addresses::new(&addresses).iter().collect(), end))
 }
 
@@ -110,7 +111,7 @@ fn the_begin_of_a_red_zone_is_read() {
         ..Rule::of(Cfa::SP)
     };
     let by_fp = Rule { cfa: Cfa::FP, cfa_offset: 16, ..saved };
-    let mut walker = Walker::new(MOST_FRAMES, false);
+    let mut walker = Walker::new(MAX_FRAMES, false);
     let rules = [saved, by_fp, Rule::of(Cfa::END)];
     walker.tables.insert(Key::Vdso, Some(described(&rules)));
     let mut registers = [0; COPY_REGISTERS];
@@ -157,9 +158,9 @@ proptest! {
             walker.tables.insert(Key::Vdso, Some(Rc::clone(&described)));
             walk(&mut walker, &copy, pc)
         };
-        let (whole, limited) = (walk(MOST_FRAMES), walk(limit));
+        let (whole, limited) = (walk(MAX_FRAMES), walk(limit));
 
-        for (found, limit) in [(&whole, MOST_FRAMES), (&limited, limit)] {
+        for (found, limit) in [(&whole, MAX_FRAMES), (&limited, limit)] {
             // Something that it went to is mapped nowhere.
             let Some((addresses, end)) = found else { continue };
             prop_assert!(addresses.len() <= limit as usize);

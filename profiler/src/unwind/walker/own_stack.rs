@@ -4,18 +4,27 @@
 //! pointers for the most part, of which the tables of this program and of libc tell.
 
 use std::{
-    arch::asm, ffi::c_void, fs::File, hint::black_box, os::unix::fs::FileExt as _, ptr,
-    sync::Mutex, thread, time::Duration,
+    arch::asm,
+    ffi::c_void,
+    fs::File,
+    hint::black_box,
+    os::unix::fs::FileExt as _,
+    ptr,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
 };
 
 use super::*;
 use crate::{
     kernel,
+    parser::Budget,
     process::{
         space::Mapped,
         table::{Event, Kind},
         tracker::Tracker,
     },
+    realtime::Role,
 };
 use profiler_common::sample::{COPY_BELOW, COPY_REGISTERS};
 
@@ -125,7 +134,10 @@ fn is_walked_as_another_unwinder_does() {
     let so_far = pc.to_ne_bytes();
     let so_far = (Addresses::new(&so_far), UserEnd::NotLoaded);
     let copy = StackCopy::new(&copy).unwrap();
-    let walked = walker.walk(&copy, &space, kernel::monotonic_ns(), so_far).unwrap();
+    let minute = Duration::from_secs(60);
+    let mut parser =
+        Parser::start(Arc::default(), Budget { cpu: minute, wall: 3 * minute }, Role::Naming);
+    let walked = walker.walk(&mut parser, &copy, &space, kernel::monotonic_ns(), so_far).unwrap();
 
     let addresses: Vec<u64> = Addresses::new(&walked.addresses).iter().collect();
     let (interrupted, callers): (Vec<u64>, Vec<u64>) = (

@@ -1,0 +1,168 @@
+//! One line a distinct stack, for flame graphs: `comm;outermost;…;innermost COUNT`.
+//!
+//! With several events, each line begins with its event: `page-faults;comm;outermost;…`.
+//!
+//! Kernel frames end in `_[k]` and inlined ones in `_[i]`, as flamegraph.pl colours them.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
+
+use super::{Exporter, Flushed, format::Format};
+use crate::{
+    frame::Frame,
+    ledger::{Ledger, memory::Cache},
+    printable::printable,
+    profile::{Entry, Profile},
+    sample::Sample,
+    stack::Stack,
+};
+
+/// What stands in the place of a name that there is not.
+pub(super) const UNKNOWN: &str = "[unknown]";
+
+/// The format, by name.
+pub const FORMAT: Format = Format {
+    name: "folded",
+    help: "One line per distinct stack with its count, at the end, for flame graphs",
+    has_processes: false,
+    has_ledger: false,
+    export: |to, options| Box::new(Folded::new(to, options.max_stacks)),
+};
+
+/// Collapsed stacks with their counts, at the end.
+pub struct Folded<W> {
+    to: W,
+    profile: Profile,
+}
+
+impl<W: Write> Folded<W> {
+    /// Writes to `to`, of so many distinct stacks at most.
+    pub fn new(to: W, max_stacks: usize) -> Self {
+        Self { to, profile: Profile::new(max_stacks) }
+    }
+}
+
+impl<W: Write> Exporter for Folded<W> {
+    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
+        for sample in samples {
+            self.profile.add(sample);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<Flushed> {
+        Ok(Flushed::Kept)
+    }
+
+    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+        let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+        for entry in self.profile.entries() {
+            let mut line = line(entry);
+            if ledger.sources.len() > 1 {
+                line = format!("{};{line}", clean(&entry.source.name));
+            }
+            *lines.entry(line).or_default() += entry.count;
+        }
+        if self.profile.beyond_limit() > 0 {
+            lines.insert("[stacks beyond --max-stacks]".into(), self.profile.beyond_limit());
+        }
+        for (line, count) in lines {
+            writeln!(self.to, "{line} {count}")?;
+        }
+        self.to.flush()
+    }
+
+    fn account(&self) -> Vec<Cache> {
+        vec![self.profile.account()]
+    }
+}
+
+fn line(entry: &Entry) -> String {
+    let comm = entry.comm.text();
+    let mut line = if comm.trim().is_empty() { UNKNOWN.into() } else { clean(&comm) };
+    push(&mut line, &entry.user, "");
+    push(&mut line, &entry.kernel, "_[k]");
+    line
+}
+
+fn push(line: &mut String, stack: &Stack, mark: &str) {
+    for (_, frame) in stack.frames().rev() {
+        line.push(';');
+        line.push_str(&clean(&name(frame)));
+        line.push_str(if frame.inlined { "_[i]" } else { mark });
+    }
+}
+
+/// What a person calls the frame: without a symbol, its module in brackets.
+fn name(frame: &Frame) -> String {
+    match (frame.name(), frame.module.as_deref().filter(|module| !module.is_empty())) {
+        (Some(symbol), _) => symbol.to_owned(),
+        (None, Some(module)) => {
+            let file = module.rsplit('/').next().unwrap_or(module);
+            format!("[{}]", file.trim_matches(['[', ']']))
+        }
+        (None, None) => UNKNOWN.into(),
+    }
+}
+
+/// A semicolon ends a frame and a line break a stack, so names can't have them.
+fn clean(name: &str) -> String {
+    printable(name).replace(';', ":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        export::tests::{self, location},
+        sample::Comm,
+        store::Store,
+    };
+    use std::sync::Arc;
+
+    fn stack(names: &[&str]) -> Arc<Stack> {
+        let location = |name: &&str| {
+            location(0, &[Frame { symbol: Some(Arc::from(*name)), ..Frame::default() }])
+        };
+        Store::default().intern(names.iter().map(location).collect())
+    }
+
+    #[test]
+    fn outermost_first_and_the_kernel_on_top() {
+        let entry = Entry {
+            source: tests::sample().source,
+            comm: Comm(*b"a;b\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+            tgid: 1,
+            kernel: stack(&["read", "entry"]),
+            user: stack(&["inner", "outer<T; 2>"]),
+            count: 1,
+            value: 1,
+        };
+        assert_eq!(line(&entry), "a:b;outer<T: 2>;inner;entry_[k];read_[k]");
+    }
+
+    #[test]
+    fn a_name_that_nobody_could_see_is_none() {
+        let entry = Entry {
+            source: tests::sample().source,
+            comm: Comm(*b" \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+            tgid: 1,
+            kernel: stack(&[]),
+            user: stack(&["", "\u{a0}", "main"]),
+            count: 1,
+            value: 1,
+        };
+        assert_eq!(line(&entry), "[unknown];main;[unknown];[unknown]");
+    }
+
+    #[test]
+    fn a_frame_without_a_symbol_shows_its_module() {
+        let module = |name: &str| Frame { module: Some(Arc::from(name)), ..Frame::default() };
+        assert_eq!(name(&module("/usr/lib/libc.so.6")), "[libc.so.6]");
+        assert_eq!(name(&module("[vdso]")), "[vdso]");
+        assert_eq!(name(&Frame::default()), "[unknown]");
+        assert_eq!(name(&module("")), "[unknown]");
+    }
+}

@@ -1,0 +1,78 @@
+//! The formats, by name.
+
+use std::{fmt, io::Write};
+
+use jiff::tz::TimeZone;
+
+use super::{Exporter, compact, folded, json, text};
+
+/// Every format. A new one is a file with an [`Exporter`], its name among the modules, and its entry here.
+pub const FORMATS: &[&Format] = &[&text::FORMAT, &json::FORMAT, &compact::FORMAT, &folded::FORMAT];
+
+/// A format that the user can choose.
+pub struct Format {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it is, for the help.
+    pub help: &'static str,
+    /// Whether it has a place for who the process of a sample is.
+    pub has_processes: bool,
+    /// Whether the ledger is part of it.
+    pub has_ledger: bool,
+    /// What writes it.
+    pub export: fn(Box<dyn Write>, Options) -> Box<dyn Exporter>,
+}
+
+/// What is the same for all formats of a run. Each takes of it what it has a use for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether samples have a kernel stack.
+    pub kernel_stacks: bool,
+    /// Whether samples have a user stack.
+    pub user_stacks: bool,
+    /// Whether there are several events, which are then told apart.
+    pub names_events: bool,
+    /// By how many nanoseconds CLOCK_REALTIME is ahead of CLOCK_MONOTONIC.
+    pub real_time_ahead_ns: i128,
+    /// Where the time of day is that of.
+    pub zone: TimeZone,
+    /// Bytes of rendered stacks that are kept for the next time.
+    pub rendered_bytes: usize,
+    /// Distinct stacks that an aggregation keeps.
+    pub max_stacks: usize,
+}
+
+impl Format {
+    /// The format of this name.
+    ///
+    /// ```
+    /// use profiler_profile::export::format::Format;
+    /// assert!(Format::find("folded").is_some() && Format::find("fold").is_none());
+    /// ```
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        FORMATS.iter().copied().find(|it| it.name == name)
+    }
+}
+
+/// The first of them, which is for people.
+impl Default for &'static Format {
+    fn default() -> Self {
+        &text::FORMAT
+    }
+}
+
+impl fmt::Debug for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Format").field(&self.name).finish()
+    }
+}
+
+/// Names are unique.
+impl PartialEq for Format {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Format {}

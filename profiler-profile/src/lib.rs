@@ -1,0 +1,21 @@
+//! The profile: what was sampled, named and counted, as data.
+//!
+//! A [source](source) has a [sample] taken, whose [stacks](stack) a [store](store::Store) keeps once each.
+//! [Exporters](export::Exporter) turn samples into bytes, some by way of a [profile](profile::Profile), in which
+//! equal stacks are counted. The [ledger] accounts for every sample.
+//!
+//! Nothing here needs root, the eBPF object, or a kernel.
+
+pub mod address;
+pub mod cpus;
+pub mod export;
+pub mod frame;
+pub mod ledger;
+pub mod printable;
+pub mod process;
+pub mod profile;
+pub mod sample;
+pub mod source;
+pub mod stack;
+pub mod stack_end;
+pub mod store;

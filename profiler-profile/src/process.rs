@@ -1,0 +1,30 @@
+//! Who a process is.
+
+use serde::Serialize;
+
+/// What `/proc` says of a process; what could not be had is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Metadata {
+    /// The arguments that it was started with, a blank between two, or what it has put in their
+    /// place; a kernel thread has none.
+    pub command_line: Option<String>,
+    /// The process that it is a child of; the first of all and that of kernel threads have none.
+    pub parent: Option<u32>,
+    /// The path of its cgroup.
+    pub cgroup: Option<String>,
+    /// The container that it runs in.
+    pub container: Option<Container>,
+    /// The uid of its Kubernetes pod.
+    pub pod: Option<String>,
+    /// The systemd service or scope that it runs in.
+    pub unit: Option<String>,
+}
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Container {
+    /// Its id, 64 hex digits.
+    pub id: String,
+    /// What runs it, where the path says so.
+    pub runtime: Option<&'static str>,
+}

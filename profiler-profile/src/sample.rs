@@ -1,0 +1,64 @@
+//! One sample, with its stacks named.
+
+use std::{borrow::Cow, sync::Arc};
+
+use profiler_common::sample::COMM_LEN;
+
+use crate::{process::Metadata, source::Source, stack::Stack, stack_end::StackEnd};
+
+/// A sample.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// What took it.
+    pub source: Arc<Source>,
+    /// When; CLOCK_MONOTONIC, in nanoseconds.
+    pub time_ns: u64,
+    /// What it stands for, in the unit of its source.
+    pub value: u64,
+    /// The CPU that was sampled.
+    pub cpu: u32,
+    /// Who ran there.
+    pub task: Task,
+    /// The kernel half; empty if there is none.
+    pub kernel: Arc<Stack>,
+    /// The user half; empty if there is none.
+    pub user: Arc<Stack>,
+    /// How the user half ended.
+    pub user_end: StackEnd,
+    /// Whether the agent walked the user half, from a snapshot of the stack.
+    pub from_snapshot: bool,
+}
+
+/// A thread, and the process that it belongs to.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Metadata id, as the machine's first pid namespace has it.
+    pub tgid: u32,
+    /// Thread id, as there.
+    pub tid: u32,
+    /// The thread's name.
+    pub comm: Comm,
+    /// The cgroup v2 id.
+    pub cgroup_id: u64,
+    /// Who the process is, if that was asked for and is known.
+    pub process: Option<Arc<Metadata>>,
+}
+
+/// The name of a thread, padded with zeros: bytes that anyone can choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Comm(pub [u8; COMM_LEN]);
+
+impl Comm {
+    /// The name as text; bytes that are no UTF-8 are replaced. It is not
+    /// [printable](crate::printable::printable) yet.
+    ///
+    /// ```
+    /// use profiler_profile::sample::Comm;
+    /// assert_eq!(Comm(*b"cc1plus\0\0\0\0\0\0\0\0\0").text(), "cc1plus");
+    /// ```
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        let name = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name)
+    }
+}

@@ -1,0 +1,67 @@
+//! What a run tells while it goes on: its ledger so far, and that samples are lost.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use profiler_profile::ledger::{
+    Children, KernelSide, Ledger, Lost, SourceSide,
+    watch::{Progress, Watch},
+};
+
+use super::{Sampling, resident};
+use crate::{error::Result, stderr};
+
+impl Sampling<'_> {
+    /// Prints the ledger so far.
+    pub(super) fn report(&mut self, started: Instant) {
+        match self.so_far(started.elapsed()) {
+            Ok(ledger) => stderr::write(&ledger.table(false)),
+            Err(error) => stderr::say(&error.to_string()),
+        }
+    }
+
+    fn so_far(&mut self, duration: Duration) -> Result<Ledger> {
+        self.read();
+        let (sources, unread) = self.sources.account(&self.counters);
+        let kernel = self.kernel_side(duration, sources);
+        unread.map_or(Ok(()), Err)?;
+        Ok(Ledger::so_far(&kernel, &self.delivered, &self.behind))
+    }
+
+    /// What was counted on the way to the queue.
+    pub(super) fn kernel_side(&self, duration: Duration, sources: Vec<SourceSide>) -> KernelSide {
+        KernelSide {
+            sources,
+            duration,
+            pids: self.config.process.pids.clone(),
+            children: self.family.as_ref().map(|family| Children {
+                followed: family.followed(),
+                not_followed: family.not_followed(),
+            }),
+            strangers: Arc::clone(&self.strangers),
+            sideband_lost: self.sideband.lost() + self.untold,
+            sideband_malformed: self.sideband.malformed(),
+            unwinding: self.loader.as_ref().and_then(|loader| loader.account()),
+            memory: resident::memory(&self.bars.pids()),
+        }
+    }
+
+    /// Says what is lost or stands still.
+    pub(super) fn tell_progress(&self, watch: &mut Watch) {
+        // The end says it if they can't be read.
+        let Ok(lost) = self.sources.lost(&self.counters) else { return };
+        let lost = Lost { agent_behind: self.behind.sum(), ..lost };
+        let progress = Progress {
+            lost,
+            output: &self.blocked.to,
+            output_blocked: self.blocked.time(),
+            batches: self.sender.batches_done(),
+            is_waiting: self.sender.is_waiting(),
+        };
+        for notice in watch.look(&progress, Instant::now()) {
+            stderr::say(&notice);
+        }
+    }
+}

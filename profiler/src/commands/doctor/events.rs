@@ -1,0 +1,43 @@
+//! What the machine can sample.
+
+use profiler_profile::source::Rate;
+
+use super::{Check, Verdict, bad, ok};
+use crate::{
+    kernel,
+    perf::{event::EventSpec, set},
+};
+
+fn first_cpu() -> u32 {
+    kernel::cpus("online").ok().and_then(|cpus| cpus.iter().next()).unwrap_or(0)
+}
+
+/// Tries the default event and its fallback on the first CPU, as a run would.
+pub(super) fn events() -> Vec<Check> {
+    let cpu = first_cpu();
+    let try_open = |event| set::try_open(event, Rate::Frequency(99), cpu);
+    let event = |event: EventSpec| ok("event", format!("{event} will be sampled"));
+    match try_open(EventSpec::CYCLES) {
+        Ok(_) => vec![ok("PMU", "counts cycles"), event(EventSpec::CYCLES)],
+        Err(set::OpenError::NotCounted(error)) => {
+            let pmu = bad(
+                "PMU",
+                Verdict::Warn,
+                format!("none ({error})"),
+                "in a virtual machine, have the host pass its PMU on",
+            );
+            let fallback = match try_open(EventSpec::CPU_CLOCK) {
+                Ok(_) => event(EventSpec::CPU_CLOCK),
+                Err(error) => cannot_open(error),
+            };
+            vec![pmu, fallback]
+        }
+        Err(error) => vec![cannot_open(error)],
+    }
+}
+
+fn cannot_open(error: set::OpenError) -> Check {
+    let (set::OpenError::NotCounted(error) | set::OpenError::Other(error)) = error;
+    let found = format!("perf_event_open: {error}");
+    bad("event", Verdict::Fail, found, "sudo profiler …, or a kernel with CONFIG_PERF_EVENTS")
+}

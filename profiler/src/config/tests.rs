@@ -1,0 +1,180 @@
+use clap::Parser as _;
+
+use super::*;
+use crate::cli::Cli;
+
+/// A machine without limits, whose kernel has all that the walk needs.
+fn machine() -> Machine {
+    Machine {
+        online: (0..2).collect(),
+        possible_cpus: 2,
+        memory_bytes: None,
+        page_bytes: 4096,
+        max_sample_rate: Some(100_000),
+        max_stack: Some(127),
+        registers: Ok(EntryRegisters::Helpers),
+        has_proc: true,
+        in_initial_pid_namespace: true,
+        // Threads of the process 80 are 81 to 89.
+        process_of: |tid| (80..90).contains(&tid).then_some(80),
+    }
+}
+
+fn typed(arguments: &[&str]) -> SamplingArgs {
+    Cli::try_parse_from([&["profiler"], arguments].concat()).unwrap().sampling
+}
+
+fn resolved(arguments: &[&str], machine: &Machine) -> Result<Config> {
+    Config::resolve(typed(arguments), 0, machine)
+}
+
+fn refusal(arguments: &[&str], machine: &Machine) -> String {
+    let Err(Error::Usage(message)) = resolved(arguments, machine) else { panic!("accepted") };
+    message
+}
+
+#[test]
+fn a_rate_above_the_limit_is_clamped_and_said() {
+    let mut notices = Vec::new();
+    assert_eq!(resolve_rate(Some(50), None, Some(49), &mut notices), Rate::Frequency(49));
+    assert!(notices[0].contains("sysctl kernel.perf_event_max_sample_rate=50"), "{notices:?}");
+
+    notices.clear();
+    assert_eq!(resolve_rate(None, None, Some(100), &mut notices), Rate::Frequency(99));
+    assert_eq!(resolve_rate(Some(7), None, None, &mut notices), Rate::Frequency(7));
+    assert_eq!(resolve_rate(None, Some(1 << 40), Some(1), &mut notices), Rate::Period(1 << 40));
+    assert!(notices.is_empty());
+}
+
+#[test]
+fn rings_are_powers_of_two_of_at_least_a_page() {
+    assert_eq!(resolve_ring(None, 1, 4096).unwrap(), 4 << 20);
+    assert_eq!(resolve_ring(None, 9, 4096).unwrap(), 8 << 20);
+    assert_eq!(resolve_ring(Some(5 << 20), 1, 4096).unwrap(), 8 << 20);
+    assert_eq!(resolve_ring(Some(1), 1, 65_536).unwrap(), 65_536);
+    assert_eq!(resolve_ring(None, 1 << 16, 4096).unwrap(), 1 << 31);
+    assert!(resolve_ring(Some(3 << 30), 1, 4096).is_err());
+}
+
+#[test]
+fn caches_fit_into_what_the_cgroup_allows() {
+    let fitted = |memory_bytes: Option<u64>, arguments: &[&str]| {
+        let mut notices = Vec::new();
+        let machine = Machine { memory_bytes, ..machine() };
+        let sizes = Sizes::fit(&typed(arguments), &machine, &mut notices);
+        (sizes.budget.symbols >> 20, sizes.unwind_bytes >> 20, sizes.ring_bytes, notices.len())
+    };
+    assert_eq!(fitted(None, &[]), (24, 256, None, 0));
+    assert_eq!(fitted(Some(256 << 30), &[]), (24, 256, None, 0));
+    assert_eq!(fitted(None, &["--lines"]), (256, 256, None, 0));
+    assert_eq!(fitted(Some(64 << 20), &["--lines"]).0, 4);
+    let (symbols, tables, ring, notices) = fitted(Some(64 << 20), &[]);
+    assert_eq!((symbols, tables, notices), (4, 8, 1));
+    assert!(ring.is_some_and(|ring| (256 << 10..=1 << 20).contains(&ring)), "{ring:?}");
+    // What was asked for is meant.
+    let asked = fitted(Some(64 << 20), &["--symbol-cache", "9M", "--buffer-size", "8M"]);
+    assert_eq!(asked, (9, 8, Some(8 << 20), 1));
+    assert_eq!(fitted(Some(64 << 20), &["--max-unwind-memory", "256M"]).1, 256);
+}
+
+#[test]
+fn the_walk_is_what_the_kernel_can_do() {
+    let full = machine();
+    let lacking = Machine { registers: Err("bpf_x (Linux 9)".into()), ..machine() };
+    let walk = |arguments: &[&str], machine| {
+        let config = resolved(arguments, machine).unwrap();
+        let user_walk = config.program.user_walk;
+        let by_agent = config.worker.walk.map(|walk| walk.or_frame_pointers);
+        assert_eq!(by_agent, user_walk.tables().map(|tables| tables.or_frame_pointers));
+        (matches!(user_walk, UserWalk::Own { .. }), by_agent, config.notices.len())
+    };
+    assert_eq!(walk(&[], &full), (true, Some(true), 0));
+    assert_eq!(walk(&["--call-graph", "dwarf"], &full), (true, Some(false), 0));
+    assert_eq!(walk(&["--call-graph", "fp"], &full), (true, None, 0));
+    assert_eq!(walk(&["--call-graph", "fp"], &lacking), (false, None, 0));
+    assert_eq!(walk(&[], &lacking), (false, None, 1));
+    // So little that no walk by tables could do with it.
+    let kernel_only = ["--kernel-only", "--max-unwind-memory", "1"];
+    assert_eq!(walk(&kernel_only, &full), (false, None, 0));
+    assert_eq!(walk(&kernel_only, &lacking), (false, None, 0));
+    let refused = refusal(&["--call-graph", "dwarf"], &lacking);
+    assert!(refused.contains("bpf_x (Linux 9)"), "{refused}");
+}
+
+#[test]
+fn processes_are_named_by_their_own_id_where_that_can_be_known() {
+    let pids = |arguments: &[&str]| {
+        let config = resolved(arguments, &machine()).unwrap();
+        (config.process.pids, config.program.pids)
+    };
+    assert_eq!(pids(&["-p", "80"]), (vec![80], vec![80]));
+    // The program can't tell whose child a process is.
+    assert_eq!(pids(&["-p", "80", "--children"]), (vec![80], vec![]));
+    assert!(refusal(&["-p", "81"], &machine()).contains("give -p 80"));
+    assert!(refusal(&["-p", "7"], &machine()).contains("no process"));
+    let inside = Machine { in_initial_pid_namespace: false, ..machine() };
+    assert!(refusal(&["-p", "80"], &inside).contains("run it on the host"));
+    let config = resolved(&[], &inside).unwrap();
+    assert!(!config.program.exclude_own && config.notices.len() == 1, "{:?}", config.notices);
+    let without = Machine { has_proc: false, ..machine() };
+    assert!(refusal(&["-p", "80"], &without).contains("mount -t proc"));
+}
+
+#[test]
+fn only_cpus_that_are_online_are_sampled() {
+    let config = resolved(&["-C", "1"], &machine()).unwrap();
+    assert!(config.perf.cpus_named && config.perf.cpus.iter().eq([1]));
+    assert!(refusal(&["-C", "1-2"], &machine()).contains("CPU 2 is not online"));
+}
+
+#[test]
+fn each_event_is_one_source_of_a_few() {
+    let resolve = |names: &[&str]| {
+        let named: Vec<EventSpec> = names.iter().map(|name| name.parse().unwrap()).collect();
+        resolve_events(&named).map_err(|error| error.to_string())
+    };
+    assert_eq!(resolve(&[]), Ok(vec![EventChoice::Default]));
+    let both = [EventSpec::CPU_CLOCK, EventSpec::CYCLES].map(EventChoice::Named);
+    assert_eq!(resolve(&["cpu-clock", "cycles"]), Ok(both.to_vec()));
+    let twice = resolve(&["cycles", "cpu-clock", "cpu-cycles"]).unwrap_err();
+    assert!(twice.contains("-e cycles: this event was given twice"), "{twice}");
+    let four = ["cycles", "instructions", "faults", "cpu-clock"];
+    assert_eq!(resolve(&four).unwrap().len(), 4);
+    let five = resolve(&[&four[..], &["task-clock"]].concat()).unwrap_err();
+    assert!(five.contains("at most 4 events"), "{five}");
+}
+
+#[test]
+fn several_events_have_several_caches_and_names() {
+    let budget = |arguments: &[&str]| {
+        let config = resolved(arguments, &machine()).unwrap();
+        let tables = config.program.user_walk.tables().unwrap();
+        (tables.memory.other_bytes(), config.worker.output.names_events)
+    };
+    let one = budget(&["-e", "cpu-clock"]);
+    let two = budget(&["-e", "cpu-clock", "-e", "page-faults"]);
+    assert!(two.0 > one.0 && two.1 && !one.1, "{one:?} {two:?}");
+}
+
+#[test]
+fn a_dash_is_standard_output() {
+    let output = |path: &str| resolved(&["-o", path], &machine()).unwrap().output;
+    assert_eq!(output("-"), None);
+    assert_eq!(output("./-"), Some("./-".into()));
+}
+
+#[test]
+fn too_little_memory_for_the_walk_is_refused_with_the_least_that_would_do() {
+    let Err(Error::Usage(message)) = resolve_memory(4096, 32_768, 2, 1) else { panic!("accepted") };
+    let (_, least) = message.split_once("at least ").unwrap();
+    let (least, _) = least.split_once("M ").unwrap();
+    let least: u64 = least.parse().unwrap();
+    assert!(resolve_memory(least << 20, 32_768, 2, 1).is_ok(), "{message}");
+    assert!(resolve_memory((least - 1) << 20, 32_768, 2, 1).is_err(), "{message}");
+}
+
+#[test]
+fn nothing_typed_is_the_default() {
+    let default = Config::resolve(SamplingArgs::default(), 0, &machine()).unwrap();
+    assert_eq!(format!("{default:?}"), format!("{:?}", resolved(&[], &machine()).unwrap()));
+}

@@ -1,0 +1,32 @@
+//! What is printed.
+
+use profiler_profile::export::format::Format;
+
+/// Distinct stacks that an aggregation keeps by default.
+pub const DEFAULT_MAX_STACKS: u32 = 100_000;
+
+/// The output of a run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What is printed, and when.
+    pub report: Report,
+    /// Whether samples have a kernel stack.
+    pub kernel_stacks: bool,
+    /// Whether samples have a user stack.
+    pub user_stacks: bool,
+    /// Whether text says of each sample which event fired, as there are several.
+    pub names_events: bool,
+    /// Distinct stacks that an aggregation keeps.
+    pub max_stacks: usize,
+    /// Bytes of stacks as they are written that are kept for the next time.
+    pub rendered_bytes: usize,
+}
+
+/// What is printed, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// What this format has of the samples.
+    Samples(&'static Format),
+    /// The N hottest functions, at the end.
+    Top(usize),
+}

@@ -1,0 +1,92 @@
+//! Answers of a parser process, checked as what a stranger sends: `None` where one makes no sense.
+
+use profiler_common::build_id::BuildId;
+use profiler_symbols::{self as symbols, AltLink, Malformed};
+use profiler_unwind::{NoTable, Standalone, report::Unreported, standalone};
+
+use super::message::{Answer, FoundIn, Loaded, decoded};
+
+/// Most bytes of an answer with a table: its head comes first.
+pub(super) const MAX_TABLE_BYTES: usize = standalone::MAX_BYTES + 64;
+/// Most bytes of a report, which is some lines, and of the file's name in it.
+pub(super) const MAX_REPORT_BYTES: usize = 1 << 20;
+/// Most bytes of an answer that says how a file was loaded, or which others it names.
+pub(super) const MAX_LOADED_BYTES: usize = 64 << 10;
+/// Most bytes of what is found: a stack has some hundred frames with what was inlined, and short names.
+pub(super) const MAX_FOUND_BYTES: usize = 16 << 20;
+
+pub(super) fn table(bytes: &[u8]) -> Option<Result<Standalone, NoTable>> {
+    let (answer, rest) = postcard::take_from_bytes(bytes).ok()?;
+    match answer {
+        Answer::Table(Err(why)) => Some(Err(why)),
+        Answer::Table(Ok(parts)) => {
+            let rules = usize::try_from(parts.rules).ok()?;
+            let flags = (parts.lacks_rules, parts.is_newer_go);
+            Standalone::from_parts(rest, rules, flags).ok().map(Ok)
+        }
+        Answer::Panicked => Some(Err(NoTable::Unreadable)),
+        _ => None,
+    }
+}
+
+pub(super) fn report(bytes: &[u8]) -> Option<Result<String, Unreported>> {
+    match decoded(bytes)? {
+        Answer::Reported(report) => Some(report),
+        Answer::Panicked => Some(Err(Unreported::NoTable(NoTable::Unreadable))),
+        _ => None,
+    }
+}
+
+pub(super) fn links(bytes: &[u8]) -> Option<Vec<AltLink>> {
+    let link = |(path, id): (Vec<u8>, Vec<u8>)| {
+        Some(AltLink { path, build_id: BuildId::from_slice(&id)? })
+    };
+    match decoded(bytes)? {
+        Answer::Links(links) => Some(links.into_iter().filter_map(link).collect()),
+        Answer::Panicked => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+pub(super) fn loaded(bytes: &[u8]) -> Option<Result<Loaded, Malformed>> {
+    match decoded(bytes)? {
+        Answer::Loaded(loaded) => Some(loaded.ok_or(Malformed)),
+        Answer::Panicked => Some(Err(Malformed)),
+        _ => None,
+    }
+}
+
+/// What was found, for this question.
+pub(super) fn found(bytes: &[u8], wanted: &[(u64, Vec<u64>)]) -> Option<Vec<Option<FoundIn>>> {
+    let Answer::Found(found) = decoded(bytes)? else { return None };
+    let is_answered = |(found, (_, offsets)): (&Option<FoundIn>, &(u64, Vec<u64>))| {
+        found
+            .as_ref()
+            .is_none_or(|it| it.answers.len() == offsets.len() && it.answers.iter().all(is_sane))
+    };
+    let is_whole = found.len() == wanted.len() && found.iter().zip(wanted).all(is_answered);
+    is_whole.then_some(found)
+}
+
+pub(super) fn done(bytes: &[u8]) -> Option<()> {
+    matches!(decoded(bytes)?, Answer::Done | Answer::Panicked).then_some(())
+}
+
+/// Whether this can be the answer of a reader that was not tampered with: no name is empty, and no name or path
+/// is longer than names may be.
+fn is_sane(answer: &symbols::Answer) -> bool {
+    const MAX_BYTES: usize = symbols::demangle::MAX_NAME_BYTES + "@plt".len();
+    match answer {
+        symbols::Answer::None | symbols::Answer::Wants(_) => true,
+        symbols::Answer::Found(found) => {
+            let is_path = |it: &symbols::Location| it.path.len() <= MAX_BYTES;
+            let is_name = |name: &str| (1..=MAX_BYTES).contains(&name.len());
+            is_name(&found.name)
+                && found.location.as_ref().is_none_or(is_path)
+                && found
+                    .inlined
+                    .iter()
+                    .all(|it| is_name(&it.name) && it.location.as_ref().is_none_or(is_path))
+        }
+    }
+}

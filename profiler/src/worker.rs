@@ -1,0 +1,449 @@
+//! The thread that names samples and writes them: it may block, the ring's reader never waits for it.
+
+use std::{
+    path::Path,
+    sync::{Arc, Weak, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use profiler_common::sample::UserEnd;
+use profiler_profile::{
+    ledger::{Ledger, PerCpuCount, memory::Cache},
+    sample::{Comm, Sample, Task},
+    source::Source,
+    stack::Stack,
+    stack_end::StackEnd,
+    store::Store,
+};
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
+
+use crate::{
+    bpf::kernel_names::KernelNames,
+    error::{Error, Result},
+    output::{self, Outputs, Sink},
+    parser::Bars,
+    process::{
+        self,
+        space::{Space, SpaceId},
+        table::{Event, Process, Processes},
+        tracker::Tracker,
+    },
+    queue::{Message, Receiver},
+    realtime::{Priority, Role},
+    sample::{self, Addresses, DecodeError, RawSample},
+    symbolize::{
+        self,
+        debug_package::{self, LISTS},
+        debuginfod::Debuginfod,
+        naming::Naming,
+        stacks::Stacks,
+        symbolizer::Symbolizer,
+    },
+    unwind::{
+        self,
+        loader::Loader,
+        walker::{Walked, Walker},
+    },
+};
+
+/// A process is looked up in `/proc` again at most this often, and all of them at most for one part in
+/// [`FIND_SHARE`] of the time.
+const FIND_MIN: Duration = Duration::from_millis(100);
+const FIND_SHARE: u32 = 20;
+/// What happened so long ago was told to the kernel, if it ever will be.
+const TOLD_WITHIN_NS: u64 = 1_000_000_000;
+/// Processes of which we remember when that was.
+const FOUND_LATELY: usize = 4096;
+
+/// What the thread leaves when it ends.
+pub type Ended = Result<Ledger>;
+
+/// How the thread names samples, and what it writes.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names of addresses.
+    pub names: symbolize::config::Config,
+    /// The walk of stack snapshots; `None` where the program takes none.
+    pub walk: Option<unwind::config::Config>,
+    /// What is written.
+    pub output: output::config::Config,
+    /// The processes that it remembers.
+    pub process: process::config::Config,
+    /// Show at the end how much of each file has names.
+    pub shows_names: bool,
+}
+
+/// The thread, seen from outside.
+pub struct Worker {
+    /// Comes when the thread has read the kernel's debug info, if lines are wanted, so that samples need not
+    /// wait for that.
+    pub ready: oneshot::Receiver<()>,
+    /// Comes when the thread ends.
+    pub ended: oneshot::Receiver<Ended>,
+    begin: mpsc::Sender<Work>,
+}
+
+/// What the thread is to do.
+pub struct Work {
+    /// What is sampled, by slot.
+    pub sources: Vec<Arc<Source>>,
+    /// Where the samples go.
+    pub sink: Sink,
+    /// Whom to ask for the names of the kernel's code, where that is possible.
+    pub kernel_names: Option<KernelNames>,
+    /// Who looks for processes that no record has told of.
+    pub tracker: Tracker,
+    /// Where the samples come from.
+    pub receiver: Receiver,
+    /// Counts those that were written.
+    pub delivered: Arc<PerCpuCount>,
+    /// Counts those for which there was no room on the way.
+    pub behind: Arc<PerCpuCount>,
+    /// Who has to know what was found of a process.
+    pub loader: Option<Weak<Loader>>,
+}
+
+impl Worker {
+    /// Starts the thread, which waits for its work.
+    ///
+    /// Files that are given up are shared by `bars`.
+    pub fn start(config: &Config, bars: Arc<Bars>) -> Result<Self> {
+        let (done, ended) = oneshot::channel();
+        let (is_ready, ready) = oneshot::channel();
+        let (begin, work) = mpsc::channel();
+        let config = config.clone();
+        let debuginfod = config.names.debuginfod.clone().map(Debuginfod::start).transpose()?;
+        let run = move || {
+            let priority = Priority::enter(Role::Naming);
+            let symbolize::config::Config { lines, kernel_stacks, budget, .. } = config.names;
+            let mut symbolizer =
+                Symbolizer::new(lines, budget.symbols, debuginfod, Arc::clone(&bars));
+            symbolizer.keep_within(&budget);
+            if kernel_stacks && lines {
+                symbolizer.read_kernel_symbols();
+            }
+            // Nobody waits for either any more if the run was broken off.
+            let _ = is_ready.send(());
+            let Ok(work) = work.recv() else { return };
+            let Work { sources, sink, kernel_names, tracker, receiver, delivered, behind, loader } =
+                work;
+            if let Some(names) = kernel_names {
+                symbolizer.ask_kernel(names);
+            }
+            let walker = config.walk.map(|walk| {
+                Walker::new(walk.frame_limit, walk.or_frame_pointers).keeping(walk.cache_bytes)
+            });
+            let mut thread = Thread {
+                priority,
+                bars,
+                walker,
+                symbolizer,
+                processes: Processes::new(config.process.limit),
+                loader,
+                missed: FxHashMap::default(),
+                finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
+                stacks: Stacks::new(budget.stacks),
+                store: Store::default(),
+                sources,
+                naming: Naming::default(),
+                metadata: config.process.metadata,
+                shows_names: config.shows_names,
+                outputs: Outputs::new(&config.output, sink, delivered.zeroed()),
+            };
+            let _ = done.send(thread.run(receiver, &delivered, &behind));
+        };
+        thread::Builder::new()
+            .name("symbolize".into())
+            .spawn(run)
+            .map_err(|error| Error::system("cannot start the symbolizing thread", error))?;
+        Ok(Self { ready, ended, begin })
+    }
+
+    /// Gives the thread its work, which ends with the ledger after [`Message::Finish`], or with an error
+    /// when it can't write.
+    pub fn begin(&self, work: Work) {
+        // A thread that has ended says so by `ended`.
+        let _ = self.begin.send(work);
+    }
+}
+
+/// What the thread works with.
+struct Thread {
+    priority: Priority,
+    bars: Arc<Bars>,
+    /// Of stacks that the eBPF program could not walk yet.
+    walker: Option<Walker>,
+    symbolizer: Symbolizer,
+    processes: Processes,
+    /// It ends when sampling does.
+    loader: Option<Weak<Loader>>,
+    finding: Finding,
+    /// When walks have begun to miss mappings of a process, or when it was last looked for.
+    missed: FxHashMap<u32, u64>,
+    stacks: Stacks,
+    /// All stacks that are held anywhere.
+    store: Store,
+    naming: Naming,
+    /// Whether who a process is was asked for.
+    metadata: bool,
+    /// Whether the end shows how much of each file has names.
+    shows_names: bool,
+    sources: Vec<Arc<Source>>,
+    outputs: Outputs,
+}
+
+impl Thread {
+    fn run(
+        &mut self,
+        mut receiver: Receiver,
+        delivered: &PerCpuCount,
+        behind: &PerCpuCount,
+    ) -> Ended {
+        while let Some(message) = receiver.receive() {
+            self.priority.renew();
+            match message {
+                Message::Happened { events, kernel_code, samples_since_ns } => {
+                    if !kernel_code.is_empty() {
+                        self.symbolizer.kernel_has_changed(&kernel_code);
+                        self.stacks.remove(SpaceId::KERNEL);
+                    }
+                    for event in events {
+                        self.processes.apply(event);
+                    }
+                    self.processes.forget_before(samples_since_ns);
+                }
+                Message::Samples(samples) => {
+                    if self.symbolizer.follow_kernel_modules() {
+                        self.stacks.remove(SpaceId::KERNEL);
+                    }
+                    if self.symbolizer.take_debug_files() {
+                        self.stacks.clear();
+                    }
+                    let mut named = Vec::new();
+                    let mut rest = samples.bytes.as_slice();
+                    while !rest.is_empty() {
+                        let (sample, next) = sample::decode(rest)
+                            .map_err(|error| Error::system("cannot decode a sample", error))?;
+                        rest = next;
+                        let source = self.sources.get(sample.slot()).map(Arc::clone);
+                        let source = source.ok_or_else(|| {
+                            Error::system(
+                                "cannot decode a sample",
+                                DecodeError::Source(sample.source),
+                            )
+                        })?;
+                        named.push(self.sample(&sample, source));
+                    }
+                    self.outputs.add(&named)?;
+                    receiver.done(samples);
+                    self.outputs.flush(delivered)?;
+                }
+                Message::Finish(kernel) => {
+                    let mut ledger = Ledger::settle(&kernel, delivered, behind);
+                    ledger.parsing = self.bars.account();
+                    ledger.user_ends = self.naming.ends();
+                    // Only where it will be seen.
+                    let stripped = self.naming.without_symbols().filter(|_| self.shows_names);
+                    let packages = debug_package::find(Path::new(LISTS), stripped);
+                    ledger.names = self.naming.files(&packages);
+                    if let (Some(unwinding), Some(walker)) = (&mut ledger.unwinding, &self.walker) {
+                        unwinding.walked_from_snapshots = walker.walked();
+                    }
+                    ledger.evicted_processes = self.processes.evicted();
+                    ledger.memory.caches = self.caches();
+                    return self.outputs.finish(&ledger, delivered).map(|()| ledger);
+                }
+            }
+        }
+        // The run was broken off.
+        Err(Error::Interrupted)
+    }
+
+    /// What takes memory, of this thread and those that it can see.
+    fn caches(&self) -> Vec<Cache> {
+        let mut caches = self.symbolizer.caches();
+        caches.push(self.stacks.account());
+        caches.extend(self.walker.as_ref().map(Walker::account));
+        caches.push(self.processes.account());
+        caches.extend(self.outputs.account());
+        caches
+    }
+
+    /// Names a sample.
+    fn sample(&mut self, raw: &RawSample<'_>, source: Arc<Source>) -> Sample {
+        let process = self.process(raw);
+        let walked = process.as_ref().and_then(|process| self.walk(raw, process));
+        let of_copy = walked.as_ref().map(|Walked { addresses, end }| RawSample {
+            user: Addresses::new(addresses),
+            user_end: *end,
+            ..*raw
+        });
+        let raw = of_copy.as_ref().unwrap_or(raw);
+        let of_code = process.as_ref().and_then(|process| frames_of_code(raw, &process.space));
+        let of_code = of_code.map(|user| RawSample { user, ..*raw });
+        let raw = of_code.as_ref().unwrap_or(raw);
+        let kernel = self.kernel_stack(raw.kernel);
+        let user = self.user_stack(raw, process);
+        let process = if self.metadata {
+            self.processes.at(raw.tgid, raw.time_ns).and_then(|process| process.metadata)
+        } else {
+            None
+        };
+        let user_end = StackEnd::of(raw.user_end, &user);
+        self.naming.add(&user, user_end);
+        let &RawSample { tgid, tid, cgroup_id, .. } = raw;
+        Sample {
+            source,
+            time_ns: raw.time_ns,
+            value: raw.period,
+            cpu: raw.cpu,
+            task: Task { tgid, tid, comm: Comm(raw.comm), cgroup_id, process },
+            kernel,
+            user,
+            user_end,
+            from_snapshot: of_copy.is_some(),
+        }
+    }
+
+    fn kernel_stack(&mut self, addresses: Addresses<'_>) -> Arc<Stack> {
+        if addresses.is_empty() {
+            return self.store.empty();
+        }
+        if let Some(stack) = self.stacks.get(SpaceId::KERNEL, addresses) {
+            return stack;
+        }
+        let stack = self.store.intern(self.symbolizer.kernel_stack(addresses));
+        self.stacks.keep(SpaceId::KERNEL, addresses, &stack);
+        stack
+    }
+
+    /// What was sampled; `None` without a user half, or if nobody knows.
+    fn process(&mut self, raw: &RawSample<'_>) -> Option<Process> {
+        let in_user = raw.user.iter().next()?;
+        let known = self.processes.at(raw.tgid, raw.time_ns);
+        let mut process = known.or_else(|| self.find(raw))?;
+        // Within exec, user space is still that of the last program.
+        let is_in = |space: &Space| space.find(in_user, raw.time_ns).is_some();
+        if let Some(before) = process.before_exec.take()
+            && !is_in(&process.space)
+            && is_in(&before)
+        {
+            process.space = before;
+        }
+        // A record may have been lost, and with what `/proc` tells the copy can be walked.
+        let is_untold = raw.copy.is_some() && !is_in(&process.space);
+        if is_untold || self.is_untold_to_kernel(raw) {
+            process = self.find(raw).unwrap_or(process);
+        }
+        Some(process)
+    }
+
+    /// The user half from its copy, if there is one and more is known by now.
+    fn walk(&mut self, raw: &RawSample<'_>, process: &Process) -> Option<Walked> {
+        let copy = raw.copy?;
+        let so_far = (raw.user, raw.user_end);
+        let walker = self.walker.as_mut()?;
+        walker.walk(self.symbolizer.parser(), &copy, &process.space, raw.time_ns, so_far)
+    }
+
+    /// The user half.
+    fn user_stack(&mut self, raw: &RawSample<'_>, process: Option<Process>) -> Arc<Stack> {
+        if raw.user.is_empty() {
+            return self.store.empty();
+        }
+        let Some(process) = process else {
+            return self.store.intern(self.symbolizer.unknown_stack(raw.user));
+        };
+        let space = process.space.id();
+        // What holds now need not have held then.
+        let is_current = process.space.changed_ns() <= raw.time_ns;
+        if is_current && let Some(stack) = self.stacks.get(space, raw.user) {
+            return stack;
+        }
+        let (locations, all_known) = self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+        if all_known {
+            let stack = self.store.intern(locations);
+            if is_current {
+                self.stacks.keep(space, raw.user, &stack);
+            }
+            return stack;
+        }
+        // A record may have been lost. A stack that stays outside of every mapping, as a chain of
+        // frame pointers does when code has none, is not kept.
+        if let Some(process) = self.find(raw).filter(|found| found.space.id() != space) {
+            let (locations, _) = self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+            return self.store.intern(locations);
+        }
+        self.store.intern(locations)
+    }
+
+    /// Whether walks in the kernel have missed mappings of the process for long. They were forgotten there for
+    /// others that have begun since, or are more than there is room for, of which most may have been unmapped.
+    fn is_untold_to_kernel(&mut self, raw: &RawSample<'_>) -> bool {
+        if raw.user_end != UserEnd::NotMapped {
+            return false;
+        }
+        if self.missed.len() >= FOUND_LATELY {
+            self.missed.clear();
+        }
+        let since_ns = self.missed.entry(raw.tgid).or_insert(raw.time_ns);
+        let is_long = raw.time_ns.saturating_sub(*since_ns) > TOLD_WITHIN_NS;
+        if is_long {
+            *since_ns = raw.time_ns;
+        }
+        is_long
+    }
+
+    /// Reads from `/proc` what no record has told.
+    fn find(&mut self, raw: &RawSample<'_>) -> Option<Process> {
+        let found = self.finding.find(raw.tgid)?;
+        // What it misses of that is found again.
+        let loader = self.loader.as_ref().and_then(Weak::upgrade);
+        let _ = loader.is_some_and(|loader| loader.tell(vec![found.clone()]));
+        self.processes.apply(found);
+        self.processes.at(raw.tgid, raw.time_ns)
+    }
+}
+
+/// The addresses up to the first that is not of code, where the kernel has followed frame pointers, which it
+/// does of programs of 32 bits: what lies there is no frame, nor is what that leads to. `None` if all are.
+fn frames_of_code<'a>(raw: &RawSample<'a>, space: &Space) -> Option<Addresses<'a>> {
+    if raw.user_end != UserEnd::ChainEnded {
+        return None;
+    }
+    let is_code = |address: u64| space.find(address.wrapping_sub(1), raw.time_ns).is_some();
+    let end = raw.user.iter().skip(1).position(|address| !is_code(address))? + 1;
+    raw.user.as_bytes().get(..end.checked_mul(8)?).map(Addresses::new)
+}
+
+/// Processes read from `/proc`, not too often.
+struct Finding {
+    tracker: Tracker,
+    lately: FxHashMap<u32, Instant>,
+    pause_until: Option<Instant>,
+}
+
+impl Finding {
+    fn find(&mut self, tgid: u32) -> Option<Event> {
+        let start = Instant::now();
+        let is_recent = |last: &Instant| start.duration_since(*last) < FIND_MIN;
+        if self.pause_until.is_some_and(|until| start < until)
+            || self.lately.get(&tgid).is_some_and(is_recent)
+        {
+            return None;
+        }
+        if self.lately.len() >= FOUND_LATELY {
+            self.lately.retain(|_, last| is_recent(last));
+        }
+        let found = self.tracker.find(tgid);
+        let now = Instant::now();
+        self.lately.insert(tgid, now);
+        self.pause_until = Some(now + now.duration_since(start) * FIND_SHARE);
+        found
+    }
+}
+
+#[cfg(test)]
+mod replay;

@@ -1,0 +1,235 @@
+//! A recording of what the kernel sent, put through all that is behind the ring, and what comes out of each
+//! format: with `PROFILER_BLESS` set, what comes out is written to `tests/recordings` in place of being compared.
+//! `examples/record.rs` makes a recording.
+
+use std::{env, fs, fs::File, io, path::PathBuf, sync::Mutex};
+
+use jiff::tz::TimeZone;
+use profiler_common::counter::Counter;
+use profiler_profile::{
+    export::{
+        Exporter,
+        format::{FORMATS, Options},
+        top::Top,
+    },
+    frame::Missing,
+    ledger::{
+        CpuEvent, EventCount, KernelSide, SourceSide, counters::PerCpuCounters, memory::Memory,
+    },
+    source::{Counts, Rate},
+};
+
+use super::*;
+use crate::{
+    perf::record::{self, Record, Timed},
+    process::{
+        file::MappedFile,
+        headless::Headless,
+        tracker::{event, take_before},
+    },
+    queue,
+};
+
+const CPUS: usize = 8;
+
+fn folder() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recordings/chain"))
+}
+
+/// What was recorded.
+#[derive(Default)]
+struct Recording {
+    /// Records of processes, and the samples that were read after them.
+    rounds: Vec<(Vec<Timed>, Vec<u8>)>,
+    /// Symbols of the kernel.
+    kernel: Vec<Record>,
+}
+
+impl Recording {
+    fn read() -> Self {
+        let bytes = fs::read(folder().join("recording")).unwrap();
+        let (mut recording, mut rest) = (Self::default(), bytes.as_slice());
+        while let Some((kind, behind)) = rest.split_first() {
+            let (length, behind) = behind.split_first_chunk::<4>().unwrap();
+            let (part, behind) = behind.split_at(u32::from_le_bytes(*length) as usize);
+            rest = behind;
+            match kind {
+                b'P' => {
+                    let mut records: Vec<_> = record::parse(part).map(Result::unwrap).collect();
+                    // As from many CPUs, of which the last is read first.
+                    records.reverse();
+                    recording.rounds.push((records, Vec::new()));
+                }
+                b'S' => recording.rounds.last_mut().unwrap().1 = part.to_owned(),
+                b'K' => {
+                    let number = |at: usize| u64::from_le_bytes(*part[at..].first_chunk().unwrap());
+                    let (start, bytes) = (number(0), u32::try_from(number(8)).unwrap());
+                    let name = part[16..].to_owned();
+                    recording.kernel.push(Record::Ksymbol { start, bytes, name, registered: true });
+                }
+                _ => panic!("{kind}"),
+            }
+        }
+        recording
+    }
+
+    /// What the kernel would have counted: each sample, and one that was missed on CPU 0.
+    fn kernel_side(&self) -> KernelSide {
+        let mut counters = vec![[0; Counter::COUNT]; CPUS];
+        let samples = self.rounds.iter().flat_map(|(_, samples)| sample::each(samples));
+        for sample in samples {
+            let of_cpu = &mut counters[sample.cpu as usize];
+            of_cpu[Counter::Fired as usize] += 1;
+            of_cpu[Counter::PeriodSum as usize] += sample.period;
+        }
+        let events = (0..).zip(&counters).map(|(cpu, counters)| {
+            let missed = if cpu == 0 { 11_000_000 } else { 0 };
+            let count = counters[Counter::PeriodSum as usize] + missed;
+            let count = EventCount { count, enabled_ns: count, running_ns: count };
+            let (refused, idle) = (false, Duration::ZERO);
+            CpuEvent { cpu, count, events: 1, whole: true, refused, throttled: 0, idle }
+        });
+        let side = SourceSide {
+            source: source(),
+            dithered: false,
+            lowered: None,
+            events: events.collect(),
+            counters: PerCpuCounters::from(counters),
+        };
+        KernelSide {
+            sources: vec![side],
+            duration: Duration::from_secs(1),
+            pids: Vec::new(),
+            children: None,
+            strangers: Arc::new(count()),
+            sideband_lost: 0,
+            sideband_malformed: 0,
+            unwinding: None,
+            memory: Memory::default(),
+        }
+    }
+}
+
+fn source() -> Source {
+    Source { slot: 0, name: "cpu-clock".into(), counts: Counts::Clock, rate: Rate::Frequency(99) }
+}
+
+/// A count of nothing.
+fn count() -> PerCpuCount {
+    PerCpuCount::new(1, CPUS)
+}
+
+/// What an exporter writes.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Replays the recording into these outputs, all at once, and gives the ledger.
+fn replay(outputs: Vec<(Box<dyn Exporter>, PathBuf)>) -> Ledger {
+    let recording = Recording::read();
+    let (delivered, behind) = (count(), Arc::new(count()));
+    let (sender, receiver) = queue::channel(Arc::clone(&behind), 8 << 20);
+    let (mut headless, mut known) = (Headless::new(), FxHashMap::default());
+    let mut file_of = |id, place: crate::process::file::Place| {
+        let open = || {
+            let is_program = place.name.ends_with("/chain");
+            let file = is_program.then(|| File::open(folder().join("chain")).unwrap());
+            let file = file.map_or_else(|| MappedFile::new(Missing::Gone), MappedFile::of);
+            Arc::new(file)
+        };
+        Arc::clone(known.entry(id).or_insert_with(open))
+    };
+    let kernel = Arc::new(recording.kernel_side());
+    assert!(sender.tell(Vec::new(), recording.kernel, 0));
+    for (records, samples) in recording.rounds {
+        let events = records.into_iter().filter_map(|it| event(it, &mut headless, &mut file_of));
+        let mut events: Vec<_> = events.collect();
+        assert!(sender.tell(take_before(&mut events, u64::MAX), Vec::new(), 0));
+        sender.offer(samples);
+    }
+    sender.finish(kernel);
+    let bars = Arc::<Bars>::default();
+    let mut thread = Thread {
+        priority: Priority::enter(Role::Naming),
+        symbolizer: Symbolizer::new(false, 8 << 20, None, Arc::clone(&bars)),
+        bars,
+        walker: None,
+        processes: Processes::new(100),
+        loader: None,
+        missed: FxHashMap::default(),
+        finding: Finding {
+            tracker: Tracker::new(false),
+            lately: FxHashMap::default(),
+            pause_until: None,
+        },
+        stacks: Stacks::new(1 << 20),
+        store: Store::default(),
+        sources: vec![Arc::new(source())],
+        naming: Naming::default(),
+        metadata: false,
+        shows_names: false,
+        outputs: Outputs::of(outputs, count()),
+    };
+    thread.run(receiver, &delivered, &behind).unwrap()
+}
+
+/// Compares with what is in the folder, or writes it there.
+fn assert_golden(name: &str, text: &str) {
+    let path = folder().join(name).with_extension("out");
+    if env::var_os("PROFILER_BLESS").is_some() {
+        fs::write(&path, text).unwrap();
+        return;
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    let first = text.lines().zip(golden.lines()).position(|(is, was)| is != was);
+    let first = first.map(|line| (line + 1, text.lines().nth(line), golden.lines().nth(line)));
+    assert!(text == golden, "{name} differs: line, what it is, what it was: {first:?}");
+}
+
+#[test]
+fn a_recording_gives_what_it_gave() {
+    let options = Options {
+        kernel_stacks: true,
+        user_stacks: true,
+        names_events: false,
+        // Of the time of day only the digits behind the second are those of the recording.
+        real_time_ahead_ns: 0,
+        zone: TimeZone::UTC,
+        rendered_bytes: 1 << 20,
+        max_stacks: 1000,
+    };
+    let mut written = vec![("top", Written::default())];
+    let top: Box<dyn Exporter> = Box::new(Top::new(written[0].1.clone(), 1000, 20));
+    let mut outputs = vec![(top, PathBuf::new())];
+    for format in FORMATS.iter().copied() {
+        let to = Written::default();
+        let exporter = (format.export)(Box::new(to.clone()), options.clone());
+        outputs.push((exporter, PathBuf::new()));
+        written.push((format.name, to));
+    }
+    let mut ledger = replay(outputs);
+    // What caches take depends on the machine.
+    ledger.memory = Memory::default();
+    assert_golden("ledger", &ledger.table(true));
+    for (name, written) in written {
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        // The last line of both forms of JSON is the ledger, with the caches.
+        let lines = text.lines().filter(|line| !line.starts_with("{\"type\":\"summary\""));
+        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+        assert_golden(name, &text);
+    }
+    let samples = Recording::read().rounds;
+    let samples: usize = samples.iter().map(|(_, samples)| sample::each(samples).count()).sum();
+    assert_eq!((ledger.total.delivered, ledger.total.lost.missed), (samples as u64, 1));
+    assert_eq!(ledger.total.expected, samples as u64 + 1);
+}

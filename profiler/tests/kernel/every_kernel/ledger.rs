@@ -1,0 +1,351 @@
+//! Every sample is accounted for.
+
+use profiler::stderr;
+use profiler_profile::cpus::CpuList;
+use serde_json::Value;
+
+use crate::support::{Program, Run, parse_json, run, sum, without_stacks};
+
+/// What must hold of an account, whatever the machine did: three parties have counted apart.
+pub(crate) fn assert_identity(account: &Value) {
+    let count = |name: &str| account[name].as_u64().unwrap();
+    let (filtered, lost) = (sum(&account["filtered"]), sum(&account["lost"]));
+    assert_eq!(count("expected"), count("delivered") + filtered + lost, "{account}");
+    // Without what the kernel has skipped and what is put down as the rest, the program's own count
+    // of its runs has to meet what became of them.
+    let count_in = |what: &str, why: &str| account[what][why].as_u64().unwrap();
+    let skipped =
+        count_in("filtered", "asleep") + count_in("lost", "missed") + count_in("lost", "throttled");
+    assert_eq!(count("fired"), count("delivered") + filtered + lost - skipped, "{account}");
+    assert_eq!(account["lost"]["undelivered"], 0, "{account}");
+}
+
+pub(crate) fn assert_sound(samples: &[Value], summary: &Value) {
+    assert_identity(summary);
+    assert_eq!(summary["delivered"], samples.len());
+    for account in summary["per_cpu"].as_array().unwrap() {
+        assert_identity(account);
+        let on_cpu = samples.iter().filter(|sample| sample["cpu"] == account["cpu"]).count();
+        assert_eq!(account["delivered"], on_cpu, "{account}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_account_is_settled_under_load() {
+    let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
+    let mut run = Run::start(&["-f", "json", "-F", "4999"]);
+    let samples = (0..1000).map(|_| without_stacks(run.sample(|_| true)));
+    let mut samples: Vec<Value> = samples.collect();
+    let (others, ended) = run.end_without_stacks(libc::SIGINT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let (_, summary) = parse_json(&ended.stdout);
+    samples.extend(others);
+    assert_sound(&samples, &summary);
+    let stderr = ended.stderr;
+    assert!(stderr.contains("expected") && stderr.contains("delivered"), "{stderr}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_full_ring_loses_samples_and_says_so() {
+    let program = Program::start("chain.c");
+    let mut run = Run::start(&[
+        "-f",
+        "json",
+        "-F",
+        "999",
+        "--buffer-size",
+        "4096",
+        "--strict",
+        "-p",
+        &program.pid(),
+    ]);
+    let first = run.sample(|_| true);
+    // Nobody reads while the program is sampled for at least half a second of its CPU time.
+    run.signal(libc::SIGSTOP);
+    program.wait_for_ticks(50);
+    run.signal(libc::SIGCONT);
+    let ended = run.end_by(libc::SIGINT);
+    let (mut samples, summary) = parse_json(&ended.stdout);
+    samples.push(first);
+    assert_sound(&samples, &summary);
+    assert!(summary["lost"]["ring_full"].as_u64().unwrap() > 0, "{summary}");
+    assert!(ended.stderr.contains("ring full"), "{}", ended.stderr);
+    assert_eq!(ended.code, Some(3), "--strict: {}", ended.stderr);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_run_that_may_open_no_more_files_is_accounted_for() {
+    let _load = Program::start("chain.c");
+    let mut run = Run::start(&["-f", "json"]);
+    let mut samples: Vec<Value> = (0..20).map(|_| run.sample(|_| true)).collect();
+    let pid = rustix::process::Pid::from_child(&run.child);
+    let limit = rustix::process::Rlimit { current: Some(3), maximum: Some(3) };
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
+    let ended = run.end_by(libc::SIGINT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let (rest, summary) = parse_json(&ended.stdout);
+    samples.extend(rest);
+    assert_sound(&samples, &summary);
+    assert!(summary["fired"].as_u64().unwrap() >= 20, "{summary}");
+}
+
+/// A rate that the kernel does not allow for long; the limit is as before when this is dropped.
+struct Limit(String);
+
+impl Limit {
+    const PATH: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
+
+    /// `None`, and said, where the kernel takes no limit since it has none of the time for samples, as on
+    /// emulated machines.
+    fn lower(rate: &str) -> Option<Self> {
+        let before = Self(std::fs::read_to_string(Self::PATH).unwrap());
+        match std::fs::write(Self::PATH, rate) {
+            Ok(()) => Some(before),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                stderr::say("skipped: kernel.perf_cpu_time_max_percent is 0 or 100");
+                None
+            }
+            Err(error) => panic!("{}: {error}", Self::PATH),
+        }
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::PATH, &self.0);
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_the_kernel_throttles_is_expected_and_lost() {
+    let program = Program::start("chain.c");
+    for event in ["cpu-clock", "task-clock"] {
+        let mut run =
+            Run::start(&["-f", "json", "-e", event, "-c", "100000", "-p", &program.pid()]);
+        run.sample(|_| true);
+        {
+            let Some(_limit) = Limit::lower("1000") else { return };
+            program.wait_for_ticks(20);
+        }
+        let ended = run.end_by(libc::SIGINT);
+        let (_, summary) = parse_json(&ended.stdout);
+        assert_identity(&summary);
+        // As the time has it, which began a little before and ended a little after the count.
+        let cpus = summary["per_cpu"].as_array().unwrap().len() as u64;
+        let due = summary["duration_ns"].as_u64().unwrap() / 100_000 * cpus;
+        let expected = summary["expected"].as_u64().unwrap();
+        assert!(expected.abs_diff(due) < due / 10, "{due} periods have passed: {summary}");
+        assert!(summary["lost"]["throttled"].as_u64().unwrap() > 100, "{summary}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_run_ends_with_the_processes_asked_for() {
+    let programs = [Program::start("chain.c"), Program::start("chain.c")];
+    let [first, second] = [0, 1].map(|at: usize| programs[at].pid());
+    let mut run = Run::start(&["-f", "json", "-p", &first, "-p", &second]);
+    run.sample(|_| true);
+    let [one, other] = programs;
+    drop(one);
+    run.wait_for_notice(&format!("process {first} has ended"));
+    // The other one is still sampled.
+    other.wait_for_ticks(5);
+    drop(other);
+    let ended = run.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let notice = format!("process {second} has ended");
+    assert!(ended.stderr.contains(&notice), "{}", ended.stderr);
+    let line = format!("\nprocesses {first}, {second} have ");
+    assert!(ended.stderr.contains(&line), "{}", ended.stderr);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn kernel_only_leaves_user_mode_out() {
+    let programs = [Program::start("syscalls.c"), Program::start("chain.c")];
+    let [calls, works] = [0, 1].map(|at: usize| programs[at].pid());
+    let mut run = Run::start(&["-f", "json", "-F", "499", "--kernel-only", "-p", &calls]);
+    let mut samples: Vec<Value> = (0..100).map(|_| run.sample(|_| true)).collect();
+    let (rest, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
+    samples.extend(rest);
+    let has_stack = |it: &Value| !it["kernel"].as_array().unwrap().is_empty();
+    assert!(samples.iter().all(has_stack), "{summary}");
+    assert_sound(&samples, &summary);
+
+    // It is hardly ever in the kernel, and the end says why there is so little.
+    let output = run_for(&programs[1], &["-F", "499", "--kernel-only", "-p", &works]);
+    assert!(output.contains("filtered: ") && output.contains(", user mode "), "{output}");
+}
+
+/// The ledger of a run that ends after the program has worked.
+fn run_for(program: &Program, arguments: &[&str]) -> String {
+    let run = Run::start(&[arguments, &["-o", "/dev/null"]].concat());
+    run.wait_until_it_samples();
+    program.wait_for_ticks(50);
+    let stderr = run.end_by(libc::SIGINT).stderr;
+    let (_, last) = stderr.rsplit_once(" CPUs\n").unwrap_or_else(|| panic!("{stderr}"));
+    last.to_owned()
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn an_empty_result_says_why() {
+    // One that never runs.
+    let sleeper = Program(std::process::Command::new("sleep").arg("300").spawn().unwrap());
+    let other = Program::start("chain.c");
+    let stderr = run_for(&other, &["-p", &sleeper.pid()]);
+    assert!(stderr.contains("nothing was delivered: "), "{stderr}");
+    assert!(stderr.contains("other process "), "{stderr}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn losses_are_told_while_it_runs() {
+    let program = Program::start("chain.c");
+    let pid = program.pid();
+    let mut run = Run::start(&["-f", "json", "-F", "999", "--buffer-size", "4096", "-p", &pid]);
+    run.sample(|_| true);
+    run.signal(libc::SIGSTOP);
+    program.wait_for_ticks(50);
+    run.signal(libc::SIGCONT);
+    run.wait_for_notice(" samples were lost in the last ");
+    // The run goes on.
+    run.sample(|_| true);
+    let ended = run.end_by(libc::SIGINT);
+    let notice = ended.stderr.lines().find(|line| line.contains(" samples were lost in the last "));
+    assert!(notice.unwrap().contains(": ring full "), "{}", ended.stderr);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn only_the_process_asked_for_is_delivered() {
+    let program = Program::start("chain.c");
+    let other = Program::start("chain.c");
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let pid: u64 = program.pid().parse().unwrap();
+    let mut samples: Vec<Value> = (0..50).map(|_| run.sample(|_| true)).collect();
+    other.wait_for_ticks(10);
+    let (rest, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
+    samples.extend(rest);
+    assert!(samples.iter().all(|sample| sample["pid"] == pid));
+    assert!(summary["filtered"]["pid"].as_u64().unwrap() > 0, "{summary}");
+    assert_sound(&samples, &summary);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_profiler_itself_is_there_when_asked_for_only() {
+    let mut run = Run::start(&["-f", "json", "-F", "999", "--include-self"]);
+    let own = run.child.id();
+    // Reading and writing samples takes it time.
+    run.sample(|sample| sample["pid"] == own);
+    let (_, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
+    assert_eq!(summary["filtered"]["self"], 0, "{summary}");
+
+    let mut run = Run::start(&["-f", "json", "-F", "999"]);
+    let own = run.child.id();
+    let start = crate::support::cpu_ticks(own);
+    let mut samples = Vec::new();
+    while crate::support::cpu_ticks(own) < start + 20 {
+        samples.push(run.sample(|_| true));
+    }
+    let (rest, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
+    samples.extend(rest);
+    assert!(samples.iter().all(|sample| sample["pid"] != own));
+    assert!(summary["filtered"]["self"].as_u64().unwrap() > 0, "{summary}");
+    assert_sound(&samples, &summary);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn idle_is_there_when_asked_for_only() {
+    let mut run = Run::start(&["-f", "json", "--idle"]);
+    for _ in 0..10 {
+        let sample = run.sample(|sample| sample["pid"] == 0);
+        assert!(sample["comm"].as_str().unwrap().starts_with("swapper"), "{sample}");
+        assert_eq!(sample["user_end"], "no_user_memory", "{sample}");
+    }
+    drop(run);
+
+    let output = crate::support::run(&["-f", "json", "-d", "1"]);
+    let (samples, summary) = parse_json(&String::from_utf8(output.stdout).unwrap());
+    assert!(samples.iter().all(|sample| sample["tid"] != 0));
+    assert_sound(&samples, &summary);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn every_online_cpu_is_sampled() {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    let online: CpuList = online.parse().unwrap();
+    let output = run(&["-f", "json", "-d", "1"]);
+    let (_, summary) = parse_json(&String::from_utf8(output.stdout).unwrap());
+    let sampled = summary["per_cpu"].as_array().unwrap().iter();
+    let sampled: CpuList =
+        sampled.map(|account| u32::try_from(account["cpu"].as_u64().unwrap()).unwrap()).collect();
+    assert_eq!(sampled, online);
+
+    let output = run(&["-f", "json", "-d", "1", "-C", "0"]);
+    let (samples, summary) = parse_json(&String::from_utf8(output.stdout).unwrap());
+    assert!(samples.iter().all(|sample| sample["cpu"] == 0));
+    assert_eq!(summary["per_cpu"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn folded_counts_add_up() {
+    let program = Program::start("chain.c");
+    let output = run(&["-f", "folded", "-F", "499", "-d", "1", "-p", &program.pid()]);
+    let folded = String::from_utf8(output.stdout).unwrap();
+    let counts =
+        folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let total = stderr.lines().find(|line| line.trim_start().starts_with("total")).unwrap();
+    let delivered: u64 = total.split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert_eq!(counts.sum::<u64>(), delivered, "{stderr}");
+    assert!(folded.contains(";main;outer;middle;inner "), "{folded}");
+    let mut sorted: Vec<&str> = folded.lines().collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), folded.lines().count());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn stacks_beyond_the_limit_are_still_counted() {
+    let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
+    let output = run(&["-f", "folded", "-F", "499", "-d", "1", "--max-stacks", "1"]);
+    let folded = String::from_utf8(output.stdout).unwrap();
+    assert!(folded.contains("[stacks beyond --max-stacks] "), "{folded}");
+    assert_eq!(folded.lines().count(), 2);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_hottest_function_is_on_top() {
+    let program = Program::start("chain.c");
+    let output = run(&["--top", "2", "-d", "1", "-F", "499", "-p", &program.pid()]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    assert!(lines[1].contains("  inner  "), "{table}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_program_logs_when_asked_to() {
+    let program = Program::start("chain.c");
+    let arguments = ["-d", "1", "-p", &program.pid(), "-o", "/dev/null"];
+    let stderr = |more: &[&str]| {
+        let output = run(&[&arguments[..], more].concat());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line = format!("sample of tid {}", program.pid());
+    assert!(stderr(&["--bpf-log", "-v"]).contains(&line));
+    assert!(!stderr(&["-v"]).contains(&line));
+}
