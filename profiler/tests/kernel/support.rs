@@ -259,23 +259,6 @@ impl Run {
         self.end()
     }
 
-    /// Ends the run by a signal, and gives the samples that are left of a JSON run, without their stacks: of a fast
-    /// run they would fill the memory of a small machine. Of its output the summary is kept.
-    pub(crate) fn end_without_stacks(mut self, signal: i32) -> (Vec<Value>, Ended) {
-        self.signal(signal);
-        let (mut samples, mut summary) = (Vec::new(), String::new());
-        for line in self.lines.by_ref().lines() {
-            let line = line.unwrap();
-            let value: Value = serde_json::from_str(&line).unwrap();
-            if value["type"] == "sample" {
-                samples.push(without_stacks(value));
-            } else {
-                summary = line;
-            }
-        }
-        (samples, Ended { stdout: summary, ..self.end() })
-    }
-
     /// Whether its program is loaded.
     pub(crate) fn is_in_kernel(&self) -> bool {
         !Held::by(self.child.id()).programs.is_empty()
@@ -298,18 +281,30 @@ impl Drop for Run {
     }
 }
 
-/// A JSON sample without its stacks.
-pub(crate) fn without_stacks(mut sample: Value) -> Value {
-    for half in ["kernel", "user"] {
-        sample[half] = Value::Null;
-    }
-    sample
-}
-
 /// The symbols of a half of a JSON sample, innermost first.
 pub(crate) fn symbols(half: &Value) -> Vec<&str> {
     let frames = half.as_array().unwrap().iter();
     frames.map(|frame| frame["symbol"].as_str().unwrap_or("?")).collect()
+}
+
+/// The samples and the summary of a JSON run that has ended and has written to a file. The stacks are left
+/// out: those of a fast run take more memory than an emulated machine has.
+pub(crate) fn read_json(path: &Path) -> (Vec<Value>, Value) {
+    let mut lines = BufReader::new(fs::File::open(path).unwrap()).lines();
+    let mut samples = Vec::new();
+    loop {
+        let line = lines.next().expect("the summary comes last").unwrap();
+        let mut value: Value = serde_json::from_str(&line).unwrap();
+        if value["type"] == "summary" {
+            assert!(lines.next().is_none());
+            return (samples, value["summary"].take());
+        }
+        assert_eq!(value["type"], "sample");
+        for half in ["kernel", "user"] {
+            value[half] = Value::Null;
+        }
+        samples.push(value);
+    }
 }
 
 /// The samples and the summary of a JSON run that has ended.

@@ -11,6 +11,13 @@ chmod 1777 /tmp
 # Emulated interrupts take so long that the kernel would throttle sampling.
 echo 0 > /proc/sys/kernel/perf_cpu_time_max_percent
 
+# While one CPU patches the kernel's code, QEMU's other one can keep a translation of what stood there in
+# between, and the kernel dies of a breakpoint (`Oops: int3`). It patches where page faults and switches are
+# counted when the first such event is opened. So these are open before anything runs.
+mkfifo /tmp/held
+/fixtures/held_events-c > /tmp/held &
+read -r held < /tmp/held
+
 export PROFILER_TEST_AGENT=/profiler PROFILER_TEST_FIXTURES=/fixtures
 # This machine is made to be broken.
 export PROFILER_TEST_HOTPLUG=1 PROFILER_TEST_EMULATED=1

@@ -1,10 +1,12 @@
 //! Every sample is accounted for.
 
+use std::io::{BufRead as _, BufReader};
+
 use profiler::stderr;
 use profiler_profile::cpus::CpuList;
 use serde_json::Value;
 
-use crate::support::{Program, Run, parse_json, run, sum, without_stacks};
+use crate::support::{Program, Run, parse_json, read_json, run, sum, wait_until};
 
 /// What must hold of an account, whatever the machine did: three parties have counted apart.
 pub(crate) fn assert_identity(account: &Value) {
@@ -34,13 +36,22 @@ pub(crate) fn assert_sound(samples: &[Value], summary: &Value) {
 #[ignore = "needs root: cargo xtask test"]
 fn the_account_is_settled_under_load() {
     let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
-    let mut run = Run::start(&["-f", "json", "-F", "4999"]);
-    let samples = (0..1000).map(|_| without_stacks(run.sample(|_| true)));
-    let mut samples: Vec<Value> = samples.collect();
-    let (others, ended) = run.end_without_stacks(libc::SIGINT);
+    // To a file: a reader that competes with all of this may read nothing for longer than is waited for it.
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let path = output.path().to_str().unwrap();
+    let run = Run::start(&["-f", "json", "-F", "4999", "-o", path]);
+    let (mut lines, mut written) = (BufReader::new(output.reopen().unwrap()), 0);
+    wait_until("a thousand samples are written", || {
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line).unwrap() > 0 {
+            written += usize::from(line.ends_with(b"\n"));
+            line.clear();
+        }
+        written >= 1000
+    });
+    let ended = run.end_by(libc::SIGINT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let (_, summary) = parse_json(&ended.stdout);
-    samples.extend(others);
+    let (samples, summary) = read_json(output.path());
     assert_sound(&samples, &summary);
     let stderr = ended.stderr;
     assert!(stderr.contains("expected") && stderr.contains("delivered"), "{stderr}");
