@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     ledger::memory::{Cache, count},
-    sample::{Comm, Sample},
+    sample::{Comm, Sample, Task},
     source::Source,
     stack::{Stack, StackId},
 };
@@ -14,15 +14,13 @@ use crate::{
 /// What the map takes for an entry beside it.
 const ENTRY_BYTES: usize = 32;
 
-/// The samples of one source and of one thread name of one process that have the same stack.
+/// The samples of one source and of one thread, under one name, that have the same stack.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// What took them.
     pub source: Arc<Source>,
-    /// The process.
-    pub tgid: u32,
-    /// The thread's name.
-    pub comm: Comm,
+    /// The thread, with what was last known of its process.
+    pub task: Task,
     /// The kernel half.
     pub kernel: Arc<Stack>,
     /// The user half.
@@ -33,7 +31,7 @@ pub struct Entry {
     pub value: u64,
 }
 
-type Key = (usize, u32, Comm, StackId, StackId);
+type Key = (usize, u32, u32, Comm, StackId, StackId);
 
 /// Distinct stacks with what was sampled of them, up to a limit.
 #[derive(Debug)]
@@ -55,20 +53,23 @@ impl Profile {
     /// Counts a sample.
     pub fn add(&mut self, sample: &Sample) {
         let Sample { source, task, kernel, user, value, .. } = sample;
-        let (tgid, comm) = (task.tgid, task.comm);
-        let key = (source.slot, tgid, comm, kernel.id(), user.id());
+        let key = (source.slot, task.tgid, task.tid, task.comm, kernel.id(), user.id());
         let has_room = self.entries.len() < self.limit;
         match self.entries.get_mut(&key) {
             Some(entry) => {
                 entry.count += 1;
                 entry.value = entry.value.saturating_add(*value);
+                if task.process.is_some() {
+                    entry.task.process.clone_from(&task.process);
+                }
             }
             None if has_room => {
                 self.bytes += size_of::<(Key, Entry)>() + ENTRY_BYTES;
                 self.bytes += kernel.bytes() + user.bytes();
                 let (kernel, user) = (Arc::clone(kernel), Arc::clone(user));
                 let source = Arc::clone(source);
-                let entry = Entry { source, tgid, comm, kernel, user, count: 1, value: *value };
+                let task = task.clone();
+                let entry = Entry { source, task, kernel, user, count: 1, value: *value };
                 self.entries.insert(key, entry);
             }
             None => *self.beyond_limit.entry(source.slot).or_default() += 1,

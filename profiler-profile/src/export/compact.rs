@@ -31,6 +31,7 @@ const LIMIT_BYTES: usize = 8 << 20;
 pub const FORMAT: Format = Format {
     name: "json-compact",
     help: "The same, much smaller: modules, functions and stacks are written once, then referred to by id",
+    extensions: &["compact.jsonl"],
     has_processes: true,
     has_ledger: true,
     export: |to, _| Box::new(Compact::new(to)),

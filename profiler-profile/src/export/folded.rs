@@ -26,6 +26,7 @@ pub(super) const UNKNOWN: &str = "[unknown]";
 pub const FORMAT: Format = Format {
     name: "folded",
     help: "One line per distinct stack with its count, at the end, for flame graphs",
+    extensions: &["folded"],
     has_processes: false,
     has_ledger: false,
     export: |to, options| Box::new(Folded::new(to, options.max_stacks)),
@@ -80,7 +81,7 @@ impl<W: Write> Exporter for Folded<W> {
 }
 
 fn line(entry: &Entry) -> String {
-    let comm = entry.comm.text();
+    let comm = entry.task.comm.text();
     let mut line = if comm.trim().is_empty() { UNKNOWN.into() } else { clean(&comm) };
     push(&mut line, &entry.user, "");
     push(&mut line, &entry.kernel, "_[k]");
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
     use crate::{
         export::tests::{self, location},
-        sample::Comm,
+        sample::{Comm, Task},
         store::Store,
     };
     use std::sync::Arc;
@@ -133,8 +134,7 @@ mod tests {
     fn outermost_first_and_the_kernel_on_top() {
         let entry = Entry {
             source: tests::sample().source,
-            comm: Comm(*b"a;b\0\0\0\0\0\0\0\0\0\0\0\0\0"),
-            tgid: 1,
+            task: Task { comm: Comm(*b"a;b\0\0\0\0\0\0\0\0\0\0\0\0\0"), ..tests::sample().task },
             kernel: stack(&["read", "entry"]),
             user: stack(&["inner", "outer<T; 2>"]),
             count: 1,
@@ -147,8 +147,7 @@ mod tests {
     fn a_name_that_nobody_could_see_is_none() {
         let entry = Entry {
             source: tests::sample().source,
-            comm: Comm(*b" \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
-            tgid: 1,
+            task: Task { comm: Comm(*b" \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), ..tests::sample().task },
             kernel: stack(&[]),
             user: stack(&["", "\u{a0}", "main"]),
             count: 1,

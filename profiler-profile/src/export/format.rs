@@ -15,6 +15,8 @@ pub struct Format {
     pub name: &'static str,
     /// What it is, for the help.
     pub help: &'static str,
+    /// How the names of its files end, without the first dot; what is looked for first stands first.
+    pub extensions: &'static [&'static str],
     /// Whether it has a place for who the process of a sample is.
     pub has_processes: bool,
     /// Whether the ledger is part of it.
@@ -32,6 +34,10 @@ pub struct Options {
     pub user_stacks: bool,
     /// Whether there are several events, which are then told apart.
     pub names_events: bool,
+    /// When the run began; CLOCK_MONOTONIC, in nanoseconds.
+    pub begun_ns: u64,
+    /// What writes: the name and version of the program.
+    pub producer: &'static str,
     /// By how many nanoseconds CLOCK_REALTIME is ahead of CLOCK_MONOTONIC.
     pub real_time_ahead_ns: i128,
     /// Where the time of day is that of.
@@ -52,6 +58,24 @@ impl Format {
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         FORMATS.iter().copied().find(|it| it.name == name)
+    }
+
+    /// The format of a file with this name, by the longest extension that fits.
+    ///
+    /// ```
+    /// use profiler_profile::export::format::Format;
+    /// assert_eq!(Format::of_file("out.folded").map(|it| it.name), Some("folded"));
+    /// assert_eq!(Format::of_file("folded"), None);
+    /// ```
+    #[must_use]
+    pub fn of_file(name: &str) -> Option<&'static Self> {
+        let fits = |extension: &&str| {
+            name.strip_suffix(extension).is_some_and(|stem| stem.len() > 1 && stem.ends_with('.'))
+        };
+        let longest =
+            |it: &Self| it.extensions.iter().filter(|it| fits(it)).map(|it| it.len()).max();
+        let fitting = FORMATS.iter().copied().filter_map(|it| Some((longest(it)?, it)));
+        fitting.max_by_key(|(length, _)| *length).map(|(_, format)| format)
     }
 }
 

@@ -22,6 +22,7 @@ use crate::{
 pub const FORMAT: Format = Format {
     name: "json",
     help: "A JSON object per line: samples are streamed, a summary comes last",
+    extensions: &["jsonl"],
     has_processes: true,
     has_ledger: true,
     export: |to, options| Box::new(Json::new(to, options.rendered_bytes)),

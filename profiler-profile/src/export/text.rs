@@ -41,6 +41,7 @@ pub struct Text<W> {
 pub const FORMAT: Format = Format {
     name: "text",
     help: "A block of text per sample, streamed",
+    extensions: &["txt"],
     has_processes: false,
     has_ledger: false,
     export: |to, options| Box::new(Text::new(to, options)),

@@ -127,7 +127,7 @@ impl<W: Write> Top<W> {
             // A function that calls itself is on the stack once.
             let mut seen = HashSet::new();
             for (depth, (frame, is_kernel)) in kernel.chain(user).enumerate() {
-                let function = Function::of(frame, entry.tgid, is_kernel);
+                let function = Function::of(frame, entry.task.tgid, is_kernel);
                 let heat = heat.entry(function.clone()).or_default();
                 heat.own += if depth == 0 { entry.count } else { 0 };
                 heat.total += if seen.insert(function) { entry.count } else { 0 };

@@ -46,6 +46,8 @@ impl Output {
                     kernel_stacks: config.kernel_stacks,
                     user_stacks: config.user_stacks,
                     names_events: config.names_events,
+                    begun_ns: kernel::monotonic_ns(),
+                    producer: concat!("profiler ", env!("CARGO_PKG_VERSION")),
                     real_time_ahead_ns: kernel::real_time_ahead_ns(),
                     zone: TimeZone::system(),
                     rendered_bytes: config.rendered_bytes,

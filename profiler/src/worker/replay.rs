@@ -203,6 +203,8 @@ fn a_recording_gives_what_it_gave() {
         user_stacks: true,
         names_events: false,
         // Of the time of day only the digits behind the second are those of the recording.
+        begun_ns: 0,
+        producer: "profiler",
         real_time_ahead_ns: 0,
         zone: TimeZone::UTC,
         rendered_bytes: 1 << 20,
