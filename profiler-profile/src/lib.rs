@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod printable;
 pub mod process;
 pub mod profile;
+mod profile_proto;
 pub mod sample;
 pub mod source;
 pub mod stack;

@@ -40,7 +40,16 @@ pub struct Profile {
     limit: usize,
     bytes: usize,
     /// By slot.
-    beyond_limit: BTreeMap<usize, u64>,
+    beyond_limit: BTreeMap<usize, Beyond>,
+}
+
+/// Samples that there was no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// How many.
+    pub count: u64,
+    /// What they stand for together, in the unit of their source.
+    pub value: u64,
 }
 
 impl Profile {
@@ -72,7 +81,11 @@ impl Profile {
                 let entry = Entry { source, task, kernel, user, count: 1, value: *value };
                 self.entries.insert(key, entry);
             }
-            None => *self.beyond_limit.entry(source.slot).or_default() += 1,
+            None => {
+                let beyond = self.beyond_limit.entry(source.slot).or_default();
+                beyond.count += 1;
+                beyond.value = beyond.value.saturating_add(*value);
+            }
         }
     }
 
@@ -84,13 +97,18 @@ impl Profile {
     /// Samples whose stacks came when there was no room for more.
     #[must_use]
     pub fn beyond_limit(&self) -> u64 {
-        self.beyond_limit.values().sum()
+        self.beyond_limit.values().map(|it| it.count).sum()
     }
 
     /// Those of the source in this slot.
     #[must_use]
     pub fn beyond_limit_of(&self, slot: usize) -> u64 {
-        self.beyond_limit.get(&slot).copied().unwrap_or(0)
+        self.beyond_limit.get(&slot).map_or(0, |it| it.count)
+    }
+
+    /// Those of each source that has some, by slot.
+    pub fn beyond_limit_by_slot(&self) -> impl Iterator<Item = (usize, Beyond)> {
+        self.beyond_limit.iter().map(|(slot, beyond)| (*slot, *beyond))
     }
 
     /// What it holds. Stacks that entries share count for each.
@@ -123,6 +141,8 @@ mod tests {
         let mut sums: Vec<_> = profile.entries().map(|it| (it.count, it.value)).collect();
         sums.sort_unstable();
         assert_eq!((sums, profile.beyond_limit()), (vec![(1, 5), (3, 31)], 2));
+        let beyond: Vec<_> = profile.beyond_limit_by_slot().collect();
+        assert_eq!(beyond, [(0, Beyond { count: 2, value: 14 })]);
     }
 
     #[test]

@@ -21,6 +21,8 @@ use crate::{
 
 /// What stands in the place of a name that there is not.
 pub(super) const UNKNOWN: &str = "[unknown]";
+/// What stands in the place of the stacks that there was no room for.
+pub(super) const BEYOND: &str = "[stacks beyond --max-stacks]";
 
 /// The format, by name.
 pub const FORMAT: Format = Format {
@@ -67,7 +69,7 @@ impl<W: Write> Exporter for Folded<W> {
             *lines.entry(line).or_default() += entry.count;
         }
         if self.profile.beyond_limit() > 0 {
-            lines.insert("[stacks beyond --max-stacks]".into(), self.profile.beyond_limit());
+            lines.insert(BEYOND.into(), self.profile.beyond_limit());
         }
         for (line, count) in lines {
             writeln!(self.to, "{line} {count}")?;
@@ -97,7 +99,7 @@ fn push(line: &mut String, stack: &Stack, mark: &str) {
 }
 
 /// What a person calls the frame: without a symbol, its module in brackets.
-fn name(frame: &Frame) -> String {
+pub(super) fn name(frame: &Frame) -> String {
     match (frame.name(), frame.module.as_deref().filter(|module| !module.is_empty())) {
         (Some(symbol), _) => symbol.to_owned(),
         (None, Some(module)) => {

@@ -5,6 +5,7 @@ pub mod folded;
 pub mod format;
 pub mod json;
 mod json_text;
+pub mod pprof;
 mod rendered;
 pub mod text;
 pub mod top;
@@ -47,11 +48,17 @@ pub enum Flushed {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
+
+    use profiler_common::counter::Counter;
 
     use crate::{
         address::Address,
         frame::Frame,
+        ledger::{
+            CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, SourceSide,
+            counters::PerCpuCounters, memory::Memory,
+        },
         sample::{Comm, Sample, Task},
         source::{Counts, Rate, Source},
         stack::Location,
@@ -90,8 +97,48 @@ pub(crate) mod tests {
 
     impl Written {
         pub(crate) fn text(&self) -> String {
-            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+            String::from_utf8(self.bytes()).unwrap()
         }
+
+        pub(crate) fn bytes(&self) -> Vec<u8> {
+            self.0.lock().unwrap().clone()
+        }
+    }
+
+    /// The ledger of a second on one CPU, in which these events have fired a hundred times each.
+    pub(crate) fn ledger(sources: &[Source]) -> Ledger {
+        let mut counters = [0; Counter::COUNT];
+        counters[Counter::Fired as usize] = 100;
+        let event = CpuEvent {
+            cpu: 0,
+            count: EventCount::default(),
+            events: 1,
+            whole: true,
+            refused: false,
+            throttled: 0,
+            idle: Duration::ZERO,
+        };
+        let side = |source: &Source| SourceSide {
+            source: source.clone(),
+            dithered: false,
+            lowered: None,
+            events: vec![event],
+            counters: PerCpuCounters::from(vec![counters]),
+        };
+        let kernel = KernelSide {
+            sources: sources.iter().map(side).collect(),
+            duration: Duration::from_secs(1),
+            pids: Vec::new(),
+            children: None,
+            strangers: Arc::new(PerCpuCount::new(sources.len(), 1)),
+            sideband_lost: 0,
+            sideband_malformed: 0,
+            unwinding: None,
+            memory: Memory::default(),
+        };
+        let delivered = PerCpuCount::new(sources.len(), 1);
+        (0..sources.len()).for_each(|slot| (0..100).for_each(|_| delivered.add(slot, 0)));
+        Ledger::settle(&kernel, &delivered, &PerCpuCount::new(sources.len(), 1))
     }
 
     impl std::io::Write for Written {

@@ -589,6 +589,19 @@ mod tests {
         let table = so_far.table(false);
         assert!(table.contains(" CPUs, so far\n"), "{table}");
         assert!(table.contains("\n1 samples are waiting to be named and written\n"), "{table}");
+        let mut in_file = ledger.clone();
+        in_file.user_ends = [("complete", 3), ("no_unwind_info", 1)].into();
+        assert_eq!(
+            in_file.remarks(),
+            [
+                "cpu-clock every 100 for 1.00 s on 1 CPUs",
+                "14 samples expected, 4 delivered, 6 filtered (idle 2, asleep 1, other process 2, \
+                 self 1), 4 lost (missed by the kernel 1, ring full 1, agent behind 1, undelivered 1)",
+                "user stacks: 75.0 % complete; no unwind info 1",
+                "3 records of mappings were lost: names may be missing",
+                "2 records of mappings could not be read: names may be missing",
+            ]
+        );
         // The one that was missed may be that in which the run has begun or ended.
         assert_eq!((ledger.lost_by_us(), ledger.lost_in_all()), (3, 3));
         let mut more = ledger.clone();

@@ -30,6 +30,9 @@ pub struct SourceSide {
 pub struct SourceAccount {
     /// The event's name.
     pub event: String,
+    /// What it counts.
+    #[serde(skip)]
+    pub counts: Counts,
     /// Samples a second on each CPU, if a frequency was asked for.
     pub frequency: Option<u64>,
     /// Counts of the event a sample, if a period was asked for.
@@ -120,6 +123,7 @@ impl SourceAccount {
         };
         Self {
             event: source.name.clone().into_owned(),
+            counts: source.counts,
             frequency,
             period,
             dithered: side.dithered,

@@ -58,6 +58,37 @@ impl Ledger {
         text
     }
 
+    /// What a profile says of how it was taken, a line each: what was sampled, what became of the samples of each
+    /// source, and what is missing in their stacks.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let titles: Vec<String> = self.sources.iter().map(SourceAccount::title).collect();
+        let seconds = self.duration_ns as f64 / 1e9;
+        let (titles, cpus) = (titles.join(" and "), self.per_cpu.len());
+        let mut text = format!("{titles} for {seconds:.2} s on {cpus} CPUs\n");
+        for source in &self.sources {
+            let name =
+                if self.sources.len() > 1 { format!("{}: ", source.event) } else { String::new() };
+            let Account { expected, delivered, filtered, lost, .. } = &source.total;
+            let _ = writeln!(
+                text,
+                "{name}{expected} samples expected, {delivered} delivered, {} filtered{}, {} lost{}",
+                filtered.total(),
+                in_brackets(&filtered.reasons()),
+                lost.total(),
+                in_brackets(&lost.reasons())
+            );
+            source.notes(&mut text, &name);
+        }
+        self.not_sampled(&mut text);
+        if self.without_stack > 0 {
+            let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
+        }
+        self.user_stacks(&mut text);
+        self.missing_records(&mut text);
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// The kernel's records that did not arrive, and what may be missing because of that.
     fn missing_records(&self, text: &mut String) {
         if self.sideband_lost > 0 {
@@ -234,12 +265,24 @@ impl SourceAccount {
 }
 
 fn reasons(text: &mut String, what: &str, reasons: &[(&str, u64)]) {
+    let some = some(reasons);
+    if !some.is_empty() {
+        let _ = writeln!(text, "{what}: {some}");
+    }
+}
+
+/// The reasons behind a sum; nothing if there are none.
+fn in_brackets(reasons: &[(&str, u64)]) -> String {
+    let some = some(reasons);
+    if some.is_empty() { some } else { format!(" ({some})") }
+}
+
+/// Those that there are.
+fn some(reasons: &[(&str, u64)]) -> String {
     let some: Vec<String> = reasons
         .iter()
         .filter(|(_, count)| *count > 0)
         .map(|(reason, count)| format!("{reason} {count}"))
         .collect();
-    if !some.is_empty() {
-        let _ = writeln!(text, "{what}: {}", some.join(", "));
-    }
+    some.join(", ")
 }

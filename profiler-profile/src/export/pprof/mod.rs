@@ -1,0 +1,220 @@
+//! The profile of pprof, gzipped: what `go tool pprof`, Pyroscope, Parca, speedscope and others open.
+//!
+//! All sources are in one profile: of each, how many samples a stack has and what they stand for. The messages are
+//! those of <https://github.com/google/pprof/blob/main/proto/profile.proto>.
+
+mod labels;
+mod numbered;
+mod tables;
+mod values;
+
+use std::io::{self, Write};
+
+use flate2::{Compression, GzBuilder};
+use prost::Message as _;
+
+use self::{
+    labels::{Keys, Who},
+    numbered::Numbered,
+    tables::Tables,
+    values::Values,
+};
+use super::{
+    Exporter, Flushed,
+    folded::BEYOND,
+    format::{Format, Options},
+};
+use crate::{
+    ledger::{Ledger, memory::Cache},
+    printable::printable,
+    profile::{Beyond, Entry, Profile},
+    profile_proto as proto,
+    sample::Sample,
+};
+
+/// The format, by name.
+pub const FORMAT: Format = Format {
+    name: "pprof",
+    help: "Gzipped protobuf, at the end, for `go tool pprof` and all that reads its profiles",
+    extensions: &["pb.gz", "pprof"],
+    has_processes: true,
+    has_ledger: false,
+    export: |to, options| Box::new(Pprof::new(to, options)),
+};
+
+/// So many samples are encoded at a time.
+const CHUNK: usize = 1024;
+
+/// A profile as pprof has it, at the end.
+pub struct Pprof<W> {
+    to: W,
+    options: Options,
+    profile: Profile,
+}
+
+impl<W: Write> Pprof<W> {
+    /// Writes to `to`.
+    pub fn new(to: W, options: Options) -> Self {
+        let profile = Profile::new(options.max_stacks);
+        Self { to, options, profile }
+    }
+}
+
+impl<W: Write> Exporter for Pprof<W> {
+    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
+        for sample in samples {
+            self.profile.add(sample);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<Flushed> {
+        Ok(Flushed::Kept)
+    }
+
+    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+        // Without a time and a name, so that the same profile gives the same bytes.
+        let mut gzip = GzBuilder::new().write(&mut self.to, Compression::default());
+        write(&mut gzip, &self.profile, &self.options, ledger)?;
+        gzip.finish()?;
+        self.to.flush()
+    }
+
+    fn account(&self) -> Vec<Cache> {
+        vec![self.profile.account()]
+    }
+}
+
+/// A sample with the numbers of what it refers to.
+struct Row {
+    who: Option<u32>,
+    locations: Vec<u32>,
+    slot: usize,
+    count: u64,
+    value: u64,
+}
+
+fn write(
+    to: &mut impl Write,
+    profile: &Profile,
+    options: &Options,
+    ledger: &Ledger,
+) -> io::Result<()> {
+    let mut tables = Tables::default();
+    let mut people = Numbered::default();
+    let row = |entry: &Entry| {
+        let Entry { source, task, kernel, user, count, value } = entry;
+        let who = Some(people.number(Who::of(task, &mut tables)));
+        let locations = tables.stack(kernel, user, *count);
+        Row { who, locations, slot: source.slot, count: *count, value: *value }
+    };
+    let mut rows: Vec<Row> = profile.entries().map(row).collect();
+    for (slot, Beyond { count, value }) in profile.beyond_limit_by_slot() {
+        rows.push(Row { who: None, locations: vec![tables.remark(BEYOND)], slot, count, value });
+    }
+    let keys = Keys::of(&mut tables);
+    let values = Values::of(ledger, profile, &mut tables);
+    let mut remarks = vec![options.producer.to_owned()];
+    remarks.extend(ledger.remarks());
+    let remarks: Vec<u32> = remarks.iter().map(|it| tables.text(&printable(it))).collect();
+    let mut tables = tables.finish();
+
+    let mut to = Parts { to, bytes: Vec::new() };
+    let types = values.types(&tables);
+    let begun_ns = options.real_time_ahead_ns.saturating_add(options.begun_ns.into());
+    to.put(&proto::Profile {
+        default_sample_type: types.get(1).map_or(0, |it| it.r#type),
+        period_type: types.get(1).copied(),
+        sample_type: types,
+        period: values.period(),
+        time_nanos: i64::try_from(begun_ns).unwrap_or_default(),
+        duration_nanos: i64::try_from(ledger.duration_ns).unwrap_or(i64::MAX),
+        comment: remarks.into_iter().map(|it| tables.text(it)).collect(),
+        ..proto::Profile::default()
+    })?;
+    let (people, places) = people.in_order(|who: Who, _| who.placed(&tables));
+    let labels: Vec<Vec<proto::Label>> =
+        people.iter().map(|who| who.labels(&keys, &tables)).collect();
+    for row in &mut rows {
+        row.who = row.who.map(|who| places.of(who));
+        row.locations.iter_mut().for_each(|it| *it = tables.location(*it));
+    }
+    rows.sort_unstable_by(|a, b| (a.who, &a.locations).cmp(&(b.who, &b.locations)));
+    let mut samples = rows.chunk_by(|a, b| (a.who, &a.locations) == (b.who, &b.locations));
+    loop {
+        let some = samples.by_ref().take(CHUNK);
+        let sample: Vec<_> = some.filter_map(|rows| sample(rows, &values, &labels)).collect();
+        if sample.is_empty() {
+            break;
+        }
+        to.put(&proto::Profile { sample, ..proto::Profile::default() })?;
+    }
+    to.put(&proto::Profile {
+        mapping: std::mem::take(&mut tables.mappings),
+        location: std::mem::take(&mut tables.locations),
+        function: std::mem::take(&mut tables.functions),
+        string_table: std::mem::take(&mut tables.texts).into_iter().map(String::from).collect(),
+        ..proto::Profile::default()
+    })
+}
+
+/// Writes a profile part by part: one message behind another is the same as one.
+struct Parts<W> {
+    to: W,
+    bytes: Vec<u8>,
+}
+
+impl<W: Write> Parts<W> {
+    fn put(&mut self, part: &proto::Profile) -> io::Result<()> {
+        self.bytes.clear();
+        part.encode(&mut self.bytes).map_err(io::Error::other)?;
+        self.to.write_all(&self.bytes)
+    }
+}
+
+/// One sample of rows that have the same thread and stack.
+fn sample(rows: &[Row], values: &Values, labels: &[Vec<proto::Label>]) -> Option<proto::Sample> {
+    let first = rows.first()?;
+    let mut value = vec![0_i64; values.len()];
+    for row in rows {
+        let at = values.of_slot(row.slot);
+        for (sum, more) in value.iter_mut().skip(at).zip([row.count, row.value]) {
+            *sum = sum.saturating_add(i64::try_from(more).unwrap_or(i64::MAX));
+        }
+    }
+    let who = first.who.and_then(|who| usize::try_from(who).ok());
+    let label = who.and_then(|who| labels.get(who)).cloned().unwrap_or_default();
+    let location_id = first.locations.iter().map(|it| numbered::id(*it)).collect();
+    Some(proto::Sample { location_id, value, label })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::tests::{Written, ledger, sample};
+    use jiff::tz::TimeZone;
+
+    #[test]
+    fn the_bytes_do_not_tell_when_they_were_written() {
+        let written = Written::default();
+        let options = Options {
+            kernel_stacks: true,
+            user_stacks: true,
+            names_events: false,
+            begun_ns: 1,
+            producer: "profiler",
+            real_time_ahead_ns: 2,
+            zone: TimeZone::UTC,
+            rendered_bytes: 0,
+            max_stacks: 9,
+        };
+        let mut pprof = Pprof::new(written.clone(), options);
+        let sample = sample();
+        pprof.add(std::slice::from_ref(&sample)).unwrap();
+        assert_eq!(pprof.flush().unwrap(), Flushed::Kept);
+        assert!(written.bytes().is_empty());
+        pprof.finish(&ledger(&[(*sample.source).clone()])).unwrap();
+        // Deflate, no name, no time, of no known system: RFC 1952.
+        assert_eq!(written.bytes()[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
+    }
+}
