@@ -54,8 +54,8 @@ pub(crate) struct Options {
     /// Run each test only where it may find something that it finds nowhere else: docs/kernels.md.
     #[arg(long, conflicts_with_all = ["filter", "bless"])]
     brief: bool,
-    /// How many machines run at once, each with two CPUs.
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    /// How many machines run at once, each with two CPUs; by default one for every two CPUs of this machine.
+    #[arg(long, value_name = "N", default_value_t = machines_at_once())]
     jobs: usize,
     /// Run only the tests whose name contains this.
     #[arg(value_name = "TEST")]
@@ -71,10 +71,16 @@ impl Options {
             allow_missing: false,
             bless: false,
             brief: filter.is_none(),
-            jobs: 2,
+            jobs: machines_at_once(),
             filter: filter.map(str::to_owned),
         }
     }
+}
+
+/// A CPU for each emulated one. With fewer, one emulated CPU waits for a lock whose holder does not run, and two
+/// machines at once take longer than one after the other.
+fn machines_at_once() -> usize {
+    thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).max(1))
 }
 
 /// A machine with all that is needed to boot it.
