@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Result},
     hardening::{self, Threads, capabilities},
     kernel,
+    launch::Launch,
     output::{Blocked, Sink},
     parser::Bars,
     perf::{
@@ -75,7 +76,13 @@ const BATCH_BYTES: usize = 64 << 10;
 
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
-pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)> {
+///
+/// A command that was [launched](Launch) is executed when the events are enabled.
+pub async fn run(
+    config: &Config,
+    mut sinks: Vec<Sink>,
+    launch: Option<&mut Launch>,
+) -> Result<(Ledger, Result<()>)> {
     let (mut signals, mut reports) = (Signals::listen()?, Reports::listen()?);
     settle_limits(config)?;
     let watched = Watched::open(&config.process.pids)?;
@@ -95,15 +102,15 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
     // All is loaded, and nothing of others has been read.
     filter_system_calls();
 
-    sink.begin()?;
-    let blocked = sink.blocked();
+    sinks.iter_mut().try_for_each(Sink::begin)?;
+    let blocked: Vec<Blocked> = sinks.iter().map(Sink::blocked).collect();
 
     let (delivered, behind) = (sources.count_by_cpu()?, sources.count_by_cpu()?);
     let (sender, receiver) = queue::channel(Arc::clone(&behind), config.queue_bytes);
     let tracker = Tracker::new(config.process.metadata);
     worker.begin(Work {
         sources: sources.describe(),
-        sink,
+        sinks,
         kernel_names,
         tracker: tracker.clone(),
         receiver,
@@ -140,12 +147,13 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
         behind: Arc::clone(&behind),
         bars: Arc::clone(&bars),
         blocked: blocked.clone(),
+        launch,
         priority: Priority::enter(Role::Reader),
         deadline: None,
     };
     let is_ready = tokio::select! {
         biased;
-        () = signals.next() => false,
+        _ = signals.next() => false,
         // If the thread has ended, `ended` tells.
         _ = async { tokio::join!(&mut worker.ready, sampling.look_around()) } => true,
     };
@@ -155,6 +163,7 @@ pub async fn run(config: &Config, mut sink: Sink) -> Result<(Ledger, Result<()>)
             sampling.deadline = Some(Deadline::start(duration, sampling.sources.descriptors())?);
         }
         sampling.sources.enable()?;
+        sampling.launch.as_mut().map_or(Ok(()), |it| it.execute())?;
         sampling.read_until_end(started, &mut signals, &mut reports, &mut worker.ended).await
     } else {
         None
@@ -208,7 +217,7 @@ fn settle_limits(config: &Config) -> Result<()> {
     // Rings count against it, too; where it can't be raised, loading says what that means.
     let _ = kernel::raise_memlock();
     // Before the first thread starts, which has what this one has.
-    capabilities::drop_unneeded(config.realtime)
+    capabilities::drop_unneeded(config.realtime, config.keeps_files_of_others)
 }
 
 /// Filters those of all threads, or says why not.
@@ -223,18 +232,21 @@ fn filter_system_calls() {
 async fn last_samples(
     ended: &mut oneshot::Receiver<Ended>,
     signals: &mut Signals,
-    blocked: Blocked,
+    blocked: Vec<Blocked>,
 ) -> Ended {
     tokio::select! {
         result = ended => result.unwrap_or(Err(worker_died())),
-        () = signals.next() => Err(Error::Interrupted),
-        () = nobody_reads(&blocked) => Err(Error::Blocked { to: blocked.to }),
+        _ = signals.next() => Err(Error::Interrupted),
+        to = nobody_reads(&blocked) => Err(Error::Blocked { to }),
     }
 }
 
-/// Waits until the output has taken nothing for long.
-async fn nobody_reads(blocked: &Blocked) {
-    while blocked.time() < READ_WITHIN {
+/// Waits until an output has taken nothing for long; what it is called.
+async fn nobody_reads(blocked: &[Blocked]) -> String {
+    loop {
+        if let Some(it) = blocked.iter().find(|it| it.time() >= READ_WITHIN) {
+            return it.to.clone();
+        }
         sleep(BLOCKED_STEP).await;
     }
 }
@@ -276,7 +288,9 @@ struct Sampling<'a> {
     behind: Arc<PerCpuCount>,
     /// Who knows the parser processes.
     bars: Arc<Bars>,
-    blocked: Blocked,
+    blocked: Vec<Blocked>,
+    /// The command that is sampled, if it was started for that.
+    launch: Option<&'a mut Launch>,
     /// Of the thread that reads.
     priority: Priority,
     /// Who disables the events in time, if there is a time.
@@ -339,7 +353,12 @@ impl Sampling<'_> {
         loop {
             tokio::select! {
                 biased;
-                () = signals.next() => return None,
+                signal = signals.next() => {
+                    let launch = self.launch.as_deref_mut();
+                    if !launch.is_some_and(|it| it.pass_on(signal)) {
+                        return None;
+                    }
+                }
                 () = &mut time_over => return None,
                 result = &mut *ended => return Some(result.unwrap_or(Err(worker_died()))),
                 () = reports.next() => self.report(started),
@@ -380,6 +399,10 @@ impl Sampling<'_> {
     fn have_all_ended(&mut self) -> bool {
         let ended = self.watched.take_ended();
         let is_news = !ended.is_empty();
+        if self.launch.is_some() {
+            // Whatever it leaves behind.
+            return is_news;
+        }
         for pid in ended {
             stderr::say(&format!("process {pid} has ended"));
         }

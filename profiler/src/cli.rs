@@ -1,6 +1,6 @@
 //! What was typed. Parsing does no I/O; what it means is `config`'s matter.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -16,6 +16,7 @@ use crate::{perf::event::EventSpec, units};
 const EXAMPLES: &str = r#"Examples:
   profiler                          stream the stacks of the whole machine
   profiler -d 10 -f folded -o out   ten seconds, one line per stack, for flamegraph.pl
+  profiler record -d 10             ten seconds into a file for viewers: profile.pb.gz
   profiler -p 812 -F 999 --lines    one process at 999 Hz, with source lines
   profiler -d 10 --top 20           the twenty hottest functions
   profiler -f json | jq 'select(.type == "sample").comm'
@@ -25,6 +26,12 @@ const EXAMPLES: &str = r#"Examples:
 
 Exit code: 0 done, 1 the kernel refused or writing failed, 2 wrong usage, 3 samples were lost and
 --strict was given, 130 interrupted twice."#;
+
+const RECORD_EXAMPLES: &str = "Examples:
+  profiler record -d 10                     ten seconds of the whole machine, into profile.pb.gz
+  profiler record -o out.folded -- make     a command with all that it starts
+  profiler record -p 812 -o a.pb.gz -o a.folded
+                                            one process until Ctrl-C, into two files";
 
 /// Sample the stacks of a whole Linux machine.
 ///
@@ -37,9 +44,9 @@ pub struct Cli {
     /// What to do instead of sampling.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// The options of sampling.
+    /// What to do without a subcommand.
     #[command(flatten)]
-    pub sampling: SamplingArgs,
+    pub stream: StreamArgs,
     /// Write the man page or a shell completion to standard output.
     #[arg(long, value_name = "WHAT", hide = true)]
     pub generate: Option<Generate>,
@@ -52,6 +59,15 @@ pub struct Cli {
 /// Another job than sampling.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Record a profile into files that viewers open.
+    ///
+    /// Samples until Ctrl-C, for a time, or while a command runs, and then writes the profile. A file is
+    /// replaced when the profile is whole: whatever happens, it is the old one or the new one.
+    ///
+    /// With a command, the exit code is the command's, 128 + N if signal N ended it, 127 if there is no such
+    /// command, and 126 if it can't be run.
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(Box<RecordArgs>),
     /// Show whether the profiler can run here, and how to fix what is missing.
     ///
     /// Exit code 0 when the profiler can run, 1 when it can't.
@@ -73,7 +89,46 @@ pub enum Command {
     },
 }
 
-/// How to sample, and what to print.
+/// How to sample, and what to print as samples come.
+#[derive(Debug, Args)]
+pub struct StreamArgs {
+    /// How to sample.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Output format.
+    #[arg(short, long, value_parser = formats(), default_value = <&Format>::default().name)]
+    pub format: &'static Format,
+    /// Print a table of the N hottest functions at the end, instead of samples.
+    #[arg(long, value_name = "N", conflicts_with = "format",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub top: Option<u32>,
+    /// Write to this file instead of standard output; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// How to sample, and which files to write.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// How to sample.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Write the profile to this file; its extension says the format. Can be given several times. `-` is standard
+    /// output [default: profile.pb.gz].
+    #[arg(short, long = "output", value_name = "FILE")]
+    pub outputs: Vec<PathBuf>,
+    /// The format, whatever the files are called.
+    #[arg(short, long, value_parser = formats())]
+    pub format: Option<&'static Format>,
+    /// Run the command as root under sudo, too. By default it runs as the user who typed sudo.
+    #[arg(long, requires = "command")]
+    pub as_root: bool,
+    /// Start this command, and sample it and its descendants until it exits.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pids", num_args = 1..)]
+    pub command: Vec<OsString>,
+}
+
+/// How to sample.
 #[derive(Debug, Default, Args)]
 pub struct SamplingArgs {
     /// Samples per second on each CPU [default: 99].
@@ -124,16 +179,6 @@ pub struct SamplingArgs {
     /// Show source lines and inlined functions, from debug info. Slower, and takes more memory.
     #[arg(long)]
     pub lines: bool,
-    /// Output format.
-    #[arg(short, long, value_parser = formats(), default_value = <&Format>::default().name)]
-    pub format: &'static Format,
-    /// Print a table of the N hottest functions at the end, instead of samples.
-    #[arg(long, value_name = "N", conflicts_with = "format",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub top: Option<u32>,
-    /// Write to this file instead of standard output; `-` is standard output.
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
     /// Size of the ring buffer that the kernel writes samples to, for example 8M; rounded up to a power
     /// of two [default: 512K per CPU, at least 4M].
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]

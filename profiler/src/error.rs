@@ -19,6 +19,14 @@ pub enum Error {
         /// What to try next; may be empty.
         next: String,
     },
+    /// The command to sample can't be started.
+    #[error("{why}")]
+    Command {
+        /// What shells exit with then.
+        code: i32,
+        /// The command, and what is wrong with it.
+        why: String,
+    },
     /// The run ended, but samples were lost and `--strict` was given.
     #[error("{0} samples were lost, and --strict was given")]
     Lost(u64),
@@ -74,7 +82,7 @@ impl Error {
     }
 
     /// The process's exit code: 1 the machine said no, 2 the command line makes no sense, 3 samples
-    /// were lost under `--strict`, 130 ended by a second signal, 0 a closed pipe.
+    /// were lost under `--strict`, 126 and 127 as shells have them for a command, 130 ended by a second signal, 0 a closed pipe.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -82,6 +90,7 @@ impl Error {
             Self::System { .. } | Self::Blocked { .. } => 1,
             Self::Usage(_) => 2,
             Self::Lost(_) => 3,
+            Self::Command { code, .. } => u8::try_from(*code).unwrap_or(1),
             Self::Interrupted => 130,
         }
     }

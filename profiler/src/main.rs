@@ -7,7 +7,7 @@ use profiler::{
     cli::{self, Cli},
     commands,
     error::{Error, Result},
-    heap, parser, stderr,
+    heap, launch, parser, stderr,
 };
 
 /// The symbol cache is bounded by what it takes of the heap.
@@ -17,6 +17,7 @@ static HEAP: heap::Counting = heap::Counting;
 fn main() -> ExitCode {
     heap::give_back_what_is_freed();
     parser::run_if_requested();
+    launch::run_if_requested();
     stderr::say_panics();
     let result = match Cli::try_parse() {
         Ok(cli) => run(cli),

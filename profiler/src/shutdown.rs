@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 /// The signals that end a run: Ctrl-C and Ctrl-\\, `kill`, a closed terminal, a timer, a limit of CPU time
 /// (`ulimit -t`), and a power failure. One that was ignored when we were started, as `nohup` does it, stays
 /// so. What is not here and not a [report](Reports) ends the process as it always does, without a ledger.
-pub struct Signals(Vec<Signal>);
+pub struct Signals(Vec<(i32, Signal)>);
 
 /// The signals that ask for a report of a run that goes on.
-pub struct Reports(Vec<Signal>);
+pub struct Reports(Vec<(i32, Signal)>);
 
 impl Signals {
     const ALL: [i32; 7] = [
@@ -37,9 +37,17 @@ impl Signals {
         listen(&Self::ALL).map(Self)
     }
 
-    /// Waits for the next of them.
-    pub async fn next(&mut self) {
-        next(&mut self.0).await;
+    /// Waits for the next of them; its number.
+    pub async fn next(&mut self) -> i32 {
+        next(&mut self.0).await
+    }
+
+    /// From here on they end the process again.
+    pub fn end_again() {
+        for signal in Self::ALL.into_iter().filter(|it| !is_ignored(SignalKind::from_raw(*it))) {
+            // SAFETY: sets no handler, and the signal is one.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
     }
 }
 
@@ -55,19 +63,24 @@ impl Reports {
     }
 }
 
-fn listen(signals: &[i32]) -> Result<Vec<Signal>> {
+fn listen(signals: &[i32]) -> Result<Vec<(i32, Signal)>> {
     let kinds = signals.iter().map(|it| SignalKind::from_raw(*it)).filter(|it| !is_ignored(*it));
     kinds
-        .map(|kind| signal(kind).map_err(|error| Error::system("cannot catch signals", error)))
+        .map(|kind| match signal(kind) {
+            Ok(signal) => Ok((kind.as_raw_value(), signal)),
+            Err(error) => Err(Error::system("cannot catch signals", error)),
+        })
         .collect()
 }
 
-async fn next(signals: &mut [Signal]) {
+async fn next(signals: &mut [(i32, Signal)]) -> i32 {
     poll_fn(|context| {
-        let has_come = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
-        if has_come { Poll::Ready(()) } else { Poll::Pending }
+        let come = signals
+            .iter_mut()
+            .find_map(|(number, signal)| signal.poll_recv(context).is_ready().then_some(*number));
+        come.map_or(Poll::Pending, Poll::Ready)
     })
-    .await;
+    .await
 }
 
 fn is_ignored(kind: SignalKind) -> bool {

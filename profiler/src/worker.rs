@@ -89,8 +89,8 @@ pub struct Worker {
 pub struct Work {
     /// What is sampled, by slot.
     pub sources: Vec<Arc<Source>>,
-    /// Where the samples go.
-    pub sink: Sink,
+    /// Where the samples go, for each output.
+    pub sinks: Vec<Sink>,
     /// Whom to ask for the names of the kernel's code, where that is possible.
     pub kernel_names: Option<KernelNames>,
     /// Who looks for processes that no record has told of.
@@ -127,7 +127,7 @@ impl Worker {
             // Nobody waits for either any more if the run was broken off.
             let _ = is_ready.send(());
             let Ok(work) = work.recv() else { return };
-            let Work { sources, sink, kernel_names, tracker, receiver, delivered, behind, loader } =
+            let Work { sources, sinks, kernel_names, tracker, receiver, delivered, behind, loader } =
                 work;
             if let Some(names) = kernel_names {
                 symbolizer.ask_kernel(names);
@@ -150,7 +150,7 @@ impl Worker {
                 naming: Naming::default(),
                 metadata: config.process.metadata,
                 shows_names: config.shows_names,
-                outputs: Outputs::new(&config.output, sink, delivered.zeroed()),
+                outputs: Outputs::new(&config.output, sinks, delivered.zeroed()),
             };
             let _ = done.send(thread.run(receiver, &delivered, &behind));
         };

@@ -11,7 +11,7 @@ use profiler_profile::ledger::{
 };
 
 use super::{Sampling, resident};
-use crate::{error::Result, stderr};
+use crate::{error::Result, output::Blocked, stderr};
 
 impl Sampling<'_> {
     /// Prints the ledger so far.
@@ -53,10 +53,11 @@ impl Sampling<'_> {
         // The end says it if they can't be read.
         let Ok(lost) = self.sources.lost(&self.counters) else { return };
         let lost = Lost { agent_behind: self.behind.sum(), ..lost };
+        let blocked = self.blocked.iter().max_by_key(|it| it.time());
         let progress = Progress {
             lost,
-            output: &self.blocked.to,
-            output_blocked: self.blocked.time(),
+            output: blocked.map_or("", |it| &it.to),
+            output_blocked: blocked.map_or(Duration::ZERO, Blocked::time),
             batches: self.sender.batches_done(),
             is_waiting: self.sender.is_waiting(),
         };

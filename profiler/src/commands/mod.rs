@@ -2,11 +2,15 @@
 
 mod doctor;
 mod privileges;
-mod sample;
+mod record;
+mod replacement;
+mod session;
+mod stream;
 mod unwind_info;
 
 use std::{
     io::{Write as _, stdout},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -22,12 +26,29 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Some(Command::Doctor { json }) => Ok(doctor::run(json)),
         Some(Command::UnwindInfo { file, at }) => unwind_info::run(&file, at),
-        None => sample::run(cli.sampling, cli.verbose).map(|()| ExitCode::SUCCESS),
+        Some(Command::Record(args)) => record::run(*args, cli.verbose),
+        None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }
+}
+
+/// The file that was named, or `None` for standard output, which is called `-`; a file of that name is `./-`.
+fn file_of(path: PathBuf) -> Option<PathBuf> {
+    Some(path).filter(|path| path.as_os_str() != "-")
 }
 
 /// Prints an answer, which nobody may want to read.
 fn answer(text: &str) -> ExitCode {
     let printed = stdout().write_all(printable_lines(text).as_bytes());
     if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dash_is_standard_output() {
+        assert_eq!(file_of("-".into()), None);
+        assert_eq!(file_of("./-".into()), Some("./-".into()));
+    }
 }

@@ -4,7 +4,7 @@
 
 mod machine;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use profiler_common::{sample::MAX_FRAMES, settings::MAX_SOURCES};
 use profiler_profile::{cpus::CpuList, source::Rate};
@@ -55,8 +55,8 @@ pub struct Config {
     pub worker: worker::Config,
     /// Bytes of samples that may wait for it.
     pub queue_bytes: usize,
-    /// Where the output goes; standard output if `None`.
-    pub output: Option<PathBuf>,
+    /// Keep the right to replace files in folders of other users for the end: not in effect until then.
+    pub keeps_files_of_others: bool,
     /// End after this long.
     pub duration: Option<Duration>,
     /// Give the threads that must be in time priority.
@@ -67,15 +67,18 @@ pub struct Config {
 
 impl Config {
     /// Checks and completes what was typed.
-    pub fn resolve(args: SamplingArgs, verbose: u8, machine: &Machine) -> Result<Self> {
+    pub fn resolve(
+        args: SamplingArgs,
+        reports: Vec<Report>,
+        verbose: u8,
+        machine: &Machine,
+    ) -> Result<Self> {
         let mut notices = Vec::new();
         let Sizes { budget, unwind_bytes, ring_bytes } = Sizes::fit(&args, machine, &mut notices);
         let rate = resolve_rate(args.frequency, args.period, machine.max_sample_rate, &mut notices);
-        let report = match args.top {
-            Some(n) => Report::Top(n as usize),
-            None => Report::Samples(args.format),
+        let has = |what: fn(&Format) -> bool| {
+            reports.iter().any(|it| matches!(it, Report::Samples(format) if what(format)))
         };
-        let has = |what: fn(&Format) -> bool| matches!(report, Report::Samples(it) if what(it));
         if args.metadata && !has(|it| it.has_processes) {
             let why = "only JSON has a place for it: add -f json";
             return Err(Error::Usage(format!("--metadata: {why}")));
@@ -98,6 +101,7 @@ impl Config {
             walk.into_config(memory)?
         };
         let (kernel_stacks, user_stacks) = (!args.user_only, !args.kernel_only);
+        let shows_names = verbose > 0 || has(|it| it.has_ledger);
         let debuginfod = args.debuginfod.then(|| debuginfod::Settings::from_env(&mut notices));
         let process = process::config::Config {
             pids: args.pids,
@@ -135,7 +139,7 @@ impl Config {
                     cache_bytes: budget.tables,
                 }),
                 output: output::config::Config {
-                    report,
+                    reports,
                     kernel_stacks,
                     user_stacks,
                     rendered_bytes: budget.rendered,
@@ -144,12 +148,11 @@ impl Config {
                         as usize,
                 },
                 process: process.clone(),
-                shows_names: verbose > 0 || has(|it| it.has_ledger),
+                shows_names,
             },
             process,
             queue_bytes: budget.queue,
-            // A file of that name is `./-`.
-            output: args.output.filter(|path| path.as_os_str() != "-"),
+            keeps_files_of_others: false,
             duration: args.duration,
             realtime: !args.no_realtime,
             notices,

@@ -1,7 +1,7 @@
 use clap::Parser as _;
 
 use super::*;
-use crate::cli::Cli;
+use crate::cli::{Cli, StreamArgs};
 
 /// A machine without limits, whose kernel has all that the walk needs.
 fn machine() -> Machine {
@@ -20,12 +20,20 @@ fn machine() -> Machine {
     }
 }
 
+fn parsed(arguments: &[&str]) -> StreamArgs {
+    Cli::try_parse_from([&["profiler"], arguments].concat()).unwrap().stream
+}
+
 fn typed(arguments: &[&str]) -> SamplingArgs {
-    Cli::try_parse_from([&["profiler"], arguments].concat()).unwrap().sampling
+    parsed(arguments).sampling
+}
+
+fn reports(arguments: &[&str]) -> Vec<Report> {
+    vec![Report::Samples(parsed(arguments).format)]
 }
 
 fn resolved(arguments: &[&str], machine: &Machine) -> Result<Config> {
-    Config::resolve(typed(arguments), 0, machine)
+    Config::resolve(typed(arguments), reports(arguments), 0, machine)
 }
 
 fn refusal(arguments: &[&str], machine: &Machine) -> String {
@@ -157,13 +165,6 @@ fn several_events_have_several_caches_and_names() {
 }
 
 #[test]
-fn a_dash_is_standard_output() {
-    let output = |path: &str| resolved(&["-o", path], &machine()).unwrap().output;
-    assert_eq!(output("-"), None);
-    assert_eq!(output("./-"), Some("./-".into()));
-}
-
-#[test]
 fn too_little_memory_for_the_walk_is_refused_with_the_least_that_would_do() {
     let Err(Error::Usage(message)) = resolve_memory(4096, 32_768, 2, 1) else { panic!("accepted") };
     let (_, least) = message.split_once("at least ").unwrap();
@@ -175,6 +176,6 @@ fn too_little_memory_for_the_walk_is_refused_with_the_least_that_would_do() {
 
 #[test]
 fn nothing_typed_is_the_default() {
-    let default = Config::resolve(SamplingArgs::default(), 0, &machine()).unwrap();
+    let default = Config::resolve(SamplingArgs::default(), reports(&[]), 0, &machine()).unwrap();
     assert_eq!(format!("{default:?}"), format!("{:?}", resolved(&[], &machine()).unwrap()));
 }

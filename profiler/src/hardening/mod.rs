@@ -31,7 +31,7 @@ pub(crate) struct Hardening {
 /// Changes nothing for the caller.
 pub(crate) fn probe() -> Result<Hardening> {
     let probe = || {
-        capabilities::drop_unneeded(true)?;
+        capabilities::drop_unneeded(true, false)?;
         // Why it was refused is of no interest here: what holds is asked for.
         let _ = filter_system_calls(Threads::This);
         Ok(Hardening {

@@ -1,15 +1,15 @@
-//! What is printed.
+//! What is written.
 
 use profiler_profile::export::format::Format;
 
 /// Distinct stacks that an aggregation keeps by default.
 pub const DEFAULT_MAX_STACKS: u32 = 100_000;
 
-/// The output of a run.
+/// The outputs of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What is printed, and when.
-    pub report: Report,
+    /// What is written, and when; one for each sink.
+    pub reports: Vec<Report>,
     /// Whether samples have a kernel stack.
     pub kernel_stacks: bool,
     /// Whether samples have a user stack.
@@ -22,7 +22,7 @@ pub struct Config {
     pub rendered_bytes: usize,
 }
 
-/// What is printed, and when.
+/// What is written, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// What this format has of the samples.

@@ -38,9 +38,9 @@ struct Output {
 
 impl Output {
     /// The output that the user asked for.
-    fn new(config: &Config, sink: Sink) -> Self {
+    fn new(config: &Config, report: Report, sink: Sink) -> Self {
         let path = sink.path().to_owned();
-        let exporter: Box<dyn Exporter> = match config.report {
+        let exporter: Box<dyn Exporter> = match report {
             Report::Samples(format) => {
                 let options = Options {
                     kernel_stacks: config.kernel_stacks,
@@ -66,9 +66,10 @@ impl Output {
 }
 
 impl Outputs {
-    /// What the user asked for, with a count of nothing for each source and CPU.
-    pub(crate) fn new(config: &Config, sink: Sink, kept: PerCpuCount) -> Self {
-        Self::with(vec![Output::new(config, sink)], kept)
+    /// What the user asked for, a sink each, with a count of nothing for each source and CPU.
+    pub(crate) fn new(config: &Config, sinks: Vec<Sink>, kept: PerCpuCount) -> Self {
+        let both = config.reports.iter().zip(sinks);
+        Self::with(both.map(|(report, sink)| Output::new(config, *report, sink)).collect(), kept)
     }
 
     fn with(all: Vec<Output>, kept: PerCpuCount) -> Self {

@@ -18,6 +18,7 @@ use crate::{
 };
 
 const STDOUT: &str = "standard output";
+const STDERR: &str = "standard error";
 
 /// How much is written by one system call, so that a reader that is slow is told from one that does not
 /// read at all.
@@ -91,9 +92,23 @@ impl Sink {
         };
         let file = file
             .map_err(|error| Error::Usage(format!("cannot write {}: {error}", path.display())))?;
+        Ok(Self::of(file, &path))
+    }
+
+    /// Standard error.
+    pub fn stderr() -> Result<Self> {
+        let (path, file) = (Path::new(STDERR), std::io::stderr().as_fd().try_clone_to_owned());
+        let file = file.map_err(|error| Error::write(path, &error))?;
+        Ok(Self::of(file.into(), path))
+    }
+
+    /// A file that is open, and what the user calls it.
+    #[must_use]
+    pub fn of(file: File, path: &Path) -> Self {
+        let path = path.to_owned();
         let blocked = Blocked { since_ns: Arc::default(), to: path.display().to_string() };
         let file = Watched { file, since_ns: Arc::clone(&blocked.since_ns) };
-        Ok(Self { to: BufWriter::with_capacity(64 << 10, file), path, blocked })
+        Self { to: BufWriter::with_capacity(64 << 10, file), path, blocked }
     }
 
     /// What tells whether the output takes anything, for another thread to look at.
@@ -105,7 +120,7 @@ impl Sink {
     /// Empties the file: the run has begun.
     pub fn begin(&mut self) -> Result<()> {
         let file = &self.to.get_ref().file;
-        let is_ours = self.path != Path::new(STDOUT);
+        let is_ours = ![STDOUT, STDERR].map(Path::new).contains(&&*self.path);
         match file.metadata() {
             Ok(metadata) if is_ours && metadata.is_file() => {
                 file.set_len(0).map_err(|error| Error::write(&self.path, &error))

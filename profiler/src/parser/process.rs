@@ -116,7 +116,9 @@ fn arguments(memory_bytes: u64, _: Role) -> Vec<String> {
 
 /// The memory limit and the role, if this process was started as a parser process.
 pub(super) fn requested() -> Option<(u64, Option<Role>)> {
-    let mut arguments = std::env::args().skip_while(|it| it != ARGUMENT).skip(1);
+    // What others are told is text, and what people type need not be.
+    let arguments = std::env::args_os().map_while(|it| it.into_string().ok());
+    let mut arguments = arguments.skip_while(|it| it != ARGUMENT).skip(1);
     let memory_bytes = arguments.next()?.parse().ok()?;
     let role = match arguments.next().as_deref() {
         Some(TABLES) => Some(Role::Tables),

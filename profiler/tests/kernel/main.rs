@@ -47,6 +47,7 @@ mod our_code {
     pub(crate) mod parser_names;
     pub(crate) mod perf;
     pub(crate) mod rates;
+    pub(crate) mod record;
     pub(crate) mod same_build_id;
     pub(crate) mod stacks;
     pub(crate) mod stuck;

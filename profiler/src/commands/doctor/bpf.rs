@@ -85,7 +85,8 @@ pub(super) fn user_stacks(machine: &Machine) -> Check {
 /// Loads the program as a run would, which is the last word on all of the above.
 pub(super) fn program(machine: Result<Machine>) -> Check {
     let name = "eBPF program";
-    let config = machine.and_then(|machine| Config::resolve(SamplingArgs::default(), 0, &machine));
+    let config = machine
+        .and_then(|machine| Config::resolve(SamplingArgs::default(), Vec::new(), 0, &machine));
     match config.and_then(|config| Program::load(&config.program, &[SlotSettings { moved: true }]))
     {
         Ok(_) => ok(name, "loads"),

@@ -40,7 +40,9 @@ fn name(symbolizer: &mut Symbolizer, address: u64) -> Frame {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn the_kernel_tells_what_it_lists() {
-    let config = Config::resolve(SamplingArgs::default(), 0, &Machine::probe().unwrap()).unwrap();
+    let config =
+        Config::resolve(SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
+            .unwrap();
     let program = Program::load(&config.program, &[SlotSettings::default()]).unwrap();
     let Some(names) = program.kernel_names else {
         stderr::say("skipped: bpf_snprintf came with Linux 5.13");

@@ -1,0 +1,106 @@
+//! The user who typed `sudo`.
+
+use std::{ffi::OsString, io};
+
+use rustix::{
+    process::{Gid, Uid, geteuid},
+    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+};
+
+/// Where groups and their members are listed.
+const GROUPS: &str = "/etc/group";
+
+/// A user, with the groups that are theirs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invoker {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+impl Invoker {
+    /// Who typed `sudo`, by what it leaves in the environment; `None` unless this process is root's.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        if !geteuid().is_root() {
+            return None;
+        }
+        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+        let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
+        let name = std::env::var("SUDO_USER").unwrap_or_default();
+        let listed = std::fs::read_to_string(GROUPS).unwrap_or_default();
+        (uid != 0).then(|| Self { uid, gid, groups: groups_of(&name, gid, &listed) })
+    }
+
+    /// Gives them a file.
+    pub fn own(&self, file: &std::fs::File) -> io::Result<()> {
+        Ok(rustix::fs::fchown(file, Some(uid(self.uid)), Some(gid(self.gid)))?)
+    }
+
+    /// Makes the calling thread theirs, for good. The process must have no other.
+    pub(crate) fn become_them(&self) -> io::Result<()> {
+        let groups: Vec<Gid> = self.groups.iter().map(|it| gid(*it)).collect();
+        let (uid, gid) = (uid(self.uid), gid(self.gid));
+        set_thread_groups(&groups)?;
+        set_thread_res_gid(gid, gid, gid)?;
+        Ok(set_thread_res_uid(uid, uid, uid)?)
+    }
+
+    /// As [`from_argument`](Self::from_argument) reads it: `UID:GID:GROUP,…`.
+    pub(crate) fn to_argument(&self) -> OsString {
+        let groups: Vec<_> = self.groups.iter().map(ToString::to_string).collect();
+        format!("{}:{}:{}", self.uid, self.gid, groups.join(",")).into()
+    }
+
+    pub(crate) fn from_argument(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let (uid, gid) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let groups = parts.next()?.split(',').map(str::parse);
+        Some(Self { uid, gid, groups: groups.collect::<Result<_, _>>().ok()? })
+    }
+}
+
+fn uid(number: u32) -> Uid {
+    Uid::from_raw(number)
+}
+
+fn gid(number: u32) -> Gid {
+    Gid::from_raw(number)
+}
+
+/// A user's own group, and those that list them: group(5).
+fn groups_of(name: &str, own: u32, listed: &str) -> Vec<u32> {
+    let group = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let number: u32 = fields.next()?.parse().ok()?;
+        fields.next()?.split(',').any(|member| member.trim() == name).then_some(number)
+    };
+    let mut groups = vec![own];
+    if !name.is_empty() {
+        groups.extend(listed.lines().filter_map(group));
+    }
+    groups.dedup();
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn their_groups_are_their_own_and_those_that_list_them() {
+        let listed =
+            "root:x:0:\nadm:x:4:syslog,ann\nsudo:x:27:anna\nann:x:1000:\nbad\ndocker:x:99:ann\n";
+        assert_eq!(groups_of("ann", 1000, listed), [1000, 4, 99]);
+        assert_eq!(groups_of("", 5, listed), [5]);
+    }
+
+    #[test]
+    fn they_are_passed_on_as_they_are() {
+        let ann = Invoker { uid: 1000, gid: 1001, groups: vec![1001, 4] };
+        assert_eq!(Invoker::from_argument(ann.to_argument().to_str().unwrap()), Some(ann));
+        for bad in ["", "-", "1", "1:2", "1:2:x", "-1:2:3"] {
+            assert_eq!(Invoker::from_argument(bad), None, "{bad}");
+        }
+    }
+}

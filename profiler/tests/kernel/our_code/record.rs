@@ -1,0 +1,234 @@
+//! `record`: files, commands, and whose they are.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{MetadataExt as _, chown},
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Program, Run, fixture, profiler, read_json, wait_until};
+
+/// Nobody's user and group.
+const NOBODY: u32 = 65534;
+
+/// `profiler record`, in a folder.
+fn record(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = profiler();
+    command.arg("record").args(arguments).current_dir(dir).stdin(Stdio::null());
+    for name in ["SUDO_UID", "SUDO_GID", "SUDO_USER"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(dir: &Path, arguments: &[&str]) -> Output {
+    record(dir, arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What is in a folder.
+fn names(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The sum of the counts of folded stacks.
+fn total(folded: &str) -> u64 {
+    let count = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    folded.lines().map(count).sum()
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// A command that has used so much CPU time, in clock ticks, and then ends.
+fn burning(ticks: &str) -> Vec<String> {
+    vec![fixture("burn.c").to_str().unwrap().into(), ticks.into()]
+}
+
+fn with_command<'a>(options: &[&'a str], command: &'a [String]) -> Vec<&'a str> {
+    options.iter().copied().chain(["--"]).chain(command.iter().map(|it| &**it)).collect()
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn all_files_of_a_run_have_the_same_samples() {
+    let dir = folder();
+    let _load = Program::start("chain.c");
+    let files = ["-o", "a.folded", "-o", "b.jsonl", "-o", "c.compact.jsonl"];
+    let output = run(dir.path(), &[&["-d", "1", "-F", "499"], &files[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let expected = ["a.folded", "b.jsonl", "c.compact.jsonl"].map(String::from);
+    assert_eq!(names(dir.path()), BTreeSet::from(expected));
+    let (samples, summary) = read_json(&dir.path().join("b.jsonl"));
+    let count = samples.len() as u64;
+    assert!(count > 0);
+    assert_eq!(summary["delivered"], count);
+    assert_eq!(total(&fs::read_to_string(dir.path().join("a.folded")).unwrap()), count);
+    let compact = fs::read_to_string(dir.path().join("c.compact.jsonl")).unwrap();
+    let of_compact = compact.lines().filter(|it| it.starts_with(r#"{"type":"sample""#)).count();
+    assert_eq!(of_compact as u64, count);
+    let said = stderr(&output);
+    assert!(said.contains("FUNCTION") && said.contains("wrote a.folded"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_command_is_sampled_with_its_descendants_and_nothing_else() {
+    let dir = folder();
+    let _others = [Program::start("chain.c"), Program::start("nofp.c")];
+    let script = format!("{} 20 & {} 20; wait", burning("")[0], burning("")[0]);
+    let command = ["sh".to_owned(), "-c".into(), script];
+    let output = run(dir.path(), &with_command(&["-F", "499", "-o", "a.jsonl"], &command));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (samples, _) = read_json(&dir.path().join("a.jsonl"));
+    let burns = samples.iter().filter(|it| it["comm"] == "burn-c");
+    let pids: BTreeSet<u64> = burns.map(|it| it["pid"].as_u64().unwrap()).collect();
+    assert_eq!(pids.len(), 2, "both were sampled");
+    let strangers: Vec<&Value> =
+        samples.iter().filter(|it| it["comm"] == "chain-c" || it["comm"] == "nofp-c").collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_command_is_sampled_from_its_first_instruction() {
+    let dir = folder();
+    // Nothing of a new program is mapped: its first instruction is a fault of the linker, and so on.
+    let options = ["-e", "page-faults", "-c", "1", "--user-only", "-o", "a.folded"];
+    let output = run(dir.path(), &with_command(&options, &burning("1")));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let folded = fs::read_to_string(dir.path().join("a.folded")).unwrap();
+    let is_of_linker = |line: &str| line.starts_with("burn-c;") && !line.contains("main");
+    assert!(folded.lines().any(is_of_linker), "{folded}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_exit_code_is_the_commands() {
+    let dir = folder();
+    for (script, code) in [("exit 7", 7), ("kill -TERM $$", 143), ("true", 0)] {
+        let output = run(dir.path(), &["-o", "a.folded", "--", "sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", stderr(&output));
+        assert!(names(dir.path()).contains("a.folded"));
+    }
+    let output = run(dir.path(), &["-o", "none.folded", "--", "no-such-command"]);
+    assert_eq!(output.status.code(), Some(127), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no-such-command: there is no such command"));
+    fs::write(dir.path().join("text"), "").unwrap();
+    let output = run(dir.path(), &["-o", "none.folded", "--", "./text"]);
+    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not executable"), "{}", stderr(&output));
+    assert!(!names(dir.path()).contains("none.folded"));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_signal_is_the_commands_first() {
+    let dir = folder();
+    let script = "trap 'exit 5' TERM; echo ready; while :; do :; done";
+    let mut command = record(dir.path(), &["-o", "a.folded", "--", "sh", "-c", script]);
+    let mut run = Run::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    assert_eq!(run.line(), "ready\n");
+    let ended = run.end_by(libc::SIGTERM);
+    assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+    assert!(names(dir.path()).contains("a.folded"));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_is_written_is_the_invoking_users_and_so_is_the_command() {
+    let dir = folder();
+    // Where root may write only because it may write everywhere.
+    chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let sudo = |arguments: &[&str]| {
+        let mut command = record(dir.path(), arguments);
+        command.env("SUDO_UID", NOBODY.to_string()).env("SUDO_GID", NOBODY.to_string());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    fs::write(dir.path().join("a.folded"), "old").unwrap();
+    let id = ["--", "sh", "-c", "id -u; id -g"];
+    assert_eq!(sudo(&[&["-o", "a.folded"], &id[..]].concat()), "65534\n65534\n");
+    let file = dir.path().join("a.folded").metadata().unwrap();
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (NOBODY, NOBODY, 0o600));
+    assert_eq!(names(dir.path()).len(), 1);
+    assert_eq!(sudo(&[&["-o", "a.folded", "--as-root"], &id[..]].concat()), "0\n0\n");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_file_is_the_old_one_or_the_new_one() {
+    let dir = folder();
+    let path = dir.path().join("a.jsonl");
+    fs::write(&path, "old").unwrap();
+    let mut command = record(dir.path(), &["-o", "a.jsonl", "-d", "180s"]);
+    let mut run = Run::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    run.wait_until_it_samples();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_can_not_be_written_whole_is_not_there() {
+    let dir = folder();
+    fs::write(dir.path().join("a.jsonl"), "old").unwrap();
+    let _load = Program::start("chain.c");
+    // As on a full disk: no file may grow beyond 8 KiB.
+    let script = r#"ulimit -f 16; exec "$0" record -o a.jsonl -d 180s -F 499"#;
+    let path = profiler().get_program().to_owned();
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(path).current_dir(dir.path());
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("a.jsonl") && said.contains("undelivered"), "{said}");
+    assert_eq!(names(dir.path()), BTreeSet::from(["a.jsonl".to_owned()]));
+    assert_eq!(fs::read_to_string(dir.path().join("a.jsonl")).unwrap(), "old");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_can_not_be_begun_is_refused_before_sampling() {
+    let dir = folder();
+    let refused = |arguments: &[&str], code: i32, part: &str| {
+        let output = run(dir.path(), arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(part) && !said.contains("expected"), "{said}");
+    };
+    refused(&["-o", "a.png"], 2, ".folded");
+    refused(&["-o", "-"], 2, "--format");
+    refused(&["-o", "none/a.folded"], 1, "cannot write none/a.folded: No such file");
+    refused(&["-o", "/proc/a.folded"], 1, "cannot write /proc/a.folded");
+    refused(&["-p", "1", "--", "true"], 2, "cannot be used with");
+    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_run_that_ends_before_its_command_leaves_it_alone() {
+    let dir = folder();
+    let script = "echo $$ > pid; while [ ! -e done ]; do :; done; exit 3";
+    let mut command =
+        record(dir.path(), &["-d", "300ms", "-o", "a.folded", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the profile is written", || names(dir.path()).contains("a.folded"));
+    let pid = fs::read_to_string(dir.path().join("pid")).unwrap();
+    assert!(Path::new(&format!("/proc/{}", pid.trim())).exists());
+    fs::write(dir.path().join("done"), "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
