@@ -56,7 +56,9 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     let written = session
         .run(sinks, launch.as_mut(), || replacements.into_iter().try_for_each(Replacement::commit));
     if written.is_ok() {
-        written_to.iter().for_each(|path| stderr::say(&format!("wrote {}", path.display())));
+        for path in &written_to {
+            stderr::say(&format!("wrote {}", path.display()));
+        }
     }
     // The command may go on, and from here on signals end us, too.
     Signals::end_again();
