@@ -6,12 +6,16 @@ use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
+use clap_complete::Shell;
 use profiler_profile::{
     cpus::CpuList,
     export::format::{FORMATS, Format},
 };
 
-use crate::{perf::event::EventSpec, units};
+use crate::{
+    perf::event::EventSpec,
+    units::{self, Frequency},
+};
 
 const EXAMPLES: &str = r#"Examples:
   profiler                          stream the stacks of the whole machine
@@ -47,9 +51,6 @@ pub struct Cli {
     /// What to do without a subcommand.
     #[command(flatten)]
     pub stream: StreamArgs,
-    /// Write the man page or a shell completion to standard output.
-    #[arg(long, value_name = "WHAT", hide = true)]
-    pub generate: Option<Generate>,
     /// Print more to standard error at the end: the account of every CPU, which files lack symbols, unwind
     /// tables, and memory by cache. -vv and -vvv log what the profiler does, to debug it.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
@@ -87,6 +88,17 @@ pub enum Command {
         #[arg(long, value_name = "PC", value_parser = units::parse_address)]
         at: Option<u64>,
     },
+    /// Print the completions of a shell.
+    ///
+    /// For example: profiler completions bash | sudo tee /etc/bash_completion.d/profiler
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print the man page, in roff.
+    ///
+    /// To read it: profiler man | man -l -
+    Man,
 }
 
 /// How to sample, and what to print as samples come.
@@ -131,9 +143,9 @@ pub struct RecordArgs {
 /// How to sample.
 #[derive(Debug, Default, Args)]
 pub struct SamplingArgs {
-    /// Samples per second on each CPU [default: 99].
-    #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_positive)]
-    pub frequency: Option<u64>,
+    /// Samples per second on each CPU; `max` is what kernel.perf_event_max_sample_rate allows [default: 99].
+    #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_frequency)]
+    pub frequency: Option<Frequency>,
     /// Sample every PERIOD events instead of at a frequency; clocks count nanoseconds.
     #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = units::parse_positive)]
@@ -150,10 +162,13 @@ pub struct SamplingArgs {
     /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C].
     #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration)]
     pub duration: Option<std::time::Duration>,
-    /// Sample only this process, with all its threads; can be given more than once. The run ends when all
-    /// of these processes have exited.
-    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid)]
+    /// Sample only this process, with all its threads; several as 812,813, or by giving it more than once. The run
+    /// ends when all of these processes have exited.
+    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',')]
     pub pids: Vec<u32>,
+    /// Sample the whole machine, which is the default.
+    #[arg(short, long, conflicts_with = "pids", hide_short_help = true)]
+    pub all_cpus: bool,
     /// Also sample all descendants of the processes of -p, existing and new ones. The run ends when they have
     /// exited, too.
     #[arg(long, requires = "pids")]
@@ -176,6 +191,9 @@ pub struct SamplingArgs {
     /// How to unwind user stacks [default: auto, or fp if the kernel lacks what auto needs].
     #[arg(long, value_enum, value_name = "HOW")]
     pub call_graph: Option<CallGraph>,
+    /// Record stacks, which is the default.
+    #[arg(short = 'g', hide_short_help = true, conflicts_with = "call_graph")]
+    pub stacks: bool,
     /// Show source lines and inlined functions, from debug info. Slower, and takes more memory.
     #[arg(long)]
     pub lines: bool,
@@ -249,37 +267,6 @@ fn formats() -> impl TypedValueParser<Value = &'static Format> {
     PossibleValuesParser::new(names).map(|name| Format::find(&name).unwrap_or_default())
 }
 
-/// What `--generate` writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Generate {
-    /// A man page in roff.
-    Man,
-    /// A completion for bash.
-    CompleteBash,
-    /// A completion for fish.
-    CompleteFish,
-    /// A completion for zsh.
-    CompleteZsh,
-}
-
-impl Generate {
-    /// Writes it.
-    pub fn write(self, to: &mut dyn std::io::Write) -> std::io::Result<()> {
-        use clap::CommandFactory as _;
-        use clap_complete::{Shell, generate};
-        let mut command = Cli::command();
-        let shell = match self {
-            Self::Man => return clap_mangen::Man::new(command).render(to),
-            Self::CompleteBash => Shell::Bash,
-            Self::CompleteFish => Shell::Fish,
-            Self::CompleteZsh => Shell::Zsh,
-        };
-        let mut text = Vec::new();
-        generate(shell, &mut command, "profiler", &mut text);
-        to.write_all(&text)
-    }
-}
-
 /// A message of clap in one line: the usage and the pointer to `--help` left out.
 #[must_use]
 pub fn one_line(error: &clap::Error) -> String {
@@ -328,11 +315,15 @@ mod tests {
     }
 
     #[test]
-    fn generates_what_it_parses() {
-        for what in Generate::value_variants() {
-            let mut text = Vec::new();
-            what.write(&mut text).unwrap();
-            assert!(String::from_utf8(text).unwrap().contains("buffer"), "{what:?}");
+    fn what_perf_takes_is_taken() {
+        let parsed = Cli::try_parse_from(["profiler", "-g", "-p", "812,813", "-F", "max"]).unwrap();
+        let SamplingArgs { pids, frequency, .. } = parsed.stream.sampling;
+        assert_eq!((pids, frequency), (vec![812, 813], Some(Frequency::Max)));
+        assert!(Cli::try_parse_from(["profiler", "-a"]).is_ok());
+        for against in
+            [&["profiler", "-a", "-p", "1"][..], &["profiler", "-g", "--call-graph", "none"]]
+        {
+            assert!(Cli::try_parse_from(against).is_err(), "{against:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The `profiler` command: parse, run, exit code.
 
-use std::{io::stdout, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Parser as _;
 use profiler::{
@@ -41,9 +41,6 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode> {
     log_to_stderr(cli.verbose);
-    if let Some(what) = cli.generate {
-        return Ok(answer(&what.write(&mut stdout())));
-    }
     commands::run(cli)
 }
 

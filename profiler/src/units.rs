@@ -11,9 +11,23 @@ pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     }
 }
 
+/// How often to sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frequency {
+    /// So many times a second.
+    Hz(u64),
+    /// As often as the kernel allows.
+    Max,
+}
+
+/// `99`, or `max`.
+pub(crate) fn parse_frequency(text: &str) -> Result<Frequency, String> {
+    if text == "max" { Ok(Frequency::Max) } else { parse_positive(text).map(Frequency::Hz) }
+}
+
 /// The id of a process: not zero.
 pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
-    let why = "not a process id; for several, give the option several times";
+    let why = "not a process id; several are given as 812,813";
     text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| why.into())
 }
 

@@ -7,12 +7,12 @@ use anyhow::{Context as _, Result};
 
 use crate::{command, run, workspace};
 
-/// What `profiler --generate` knows, and the file that each shell or man looks for.
-const FILES: [(&str, &str); 4] = [
-    ("man", "profiler.1"),
-    ("complete-bash", "profiler.bash"),
-    ("complete-fish", "profiler.fish"),
-    ("complete-zsh", "_profiler"),
+/// What prints it, and the file that each shell or man looks for.
+const FILES: [(&[&str], &str); 4] = [
+    (&["man"], "profiler.1"),
+    (&["completions", "bash"], "profiler.bash"),
+    (&["completions", "fish"], "profiler.fish"),
+    (&["completions", "zsh"], "_profiler"),
 ];
 
 pub(crate) fn run() -> Result<()> {
@@ -20,8 +20,8 @@ pub(crate) fn run() -> Result<()> {
     let dir = workspace::target().join("generated");
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     for (what, name) in FILES {
-        let text = command::output(&agent, &["--generate", what])
-            .with_context(|| format!("`profiler --generate {what}` failed"))?;
+        let text = command::output(&agent, what)
+            .with_context(|| format!("`profiler {}` failed", what.join(" ")))?;
         let file = dir.join(name);
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         println!("{}", file.display());

@@ -1,6 +1,7 @@
 //! What the profiler can be told to do, a file each.
 
 mod doctor;
+mod manual;
 mod privileges;
 mod record;
 mod replacement;
@@ -26,6 +27,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Some(Command::Doctor { json }) => Ok(doctor::run(json)),
         Some(Command::UnwindInfo { file, at }) => unwind_info::run(&file, at),
+        Some(Command::Completions { shell }) => Ok(manual::completions(shell)),
+        Some(Command::Man) => Ok(manual::page()),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }

@@ -27,11 +27,15 @@ use crate::{
     perf::{self, config::EventChoice, event::EventSpec},
     process,
     symbolize::{self, debuginfod},
+    units::Frequency,
     unwind, worker,
 };
 use profiler_profile::export::format::Format;
 
 const DEFAULT_HZ: u64 = 99;
+/// What the kernel allows by default, where it doesn't say: `DEFAULT_MAX_SAMPLE_RATE` in
+/// <https://github.com/torvalds/linux/blob/v6.12/kernel/events/core.c>.
+const KERNELS_MAX_HZ: u64 = 100_000;
 /// What the kernel uses where `perf_event_max_stack` can't be read.
 const DEFAULT_FRAMES: i64 = 127;
 const RING_BYTES_PER_CPU: u64 = 512 << 10;
@@ -342,7 +346,7 @@ fn resolve_memory(bytes: u64, processes: u32, cpus: usize, sources: usize) -> Re
 }
 
 fn resolve_rate(
-    frequency: Option<u64>,
+    frequency: Option<Frequency>,
     period: Option<u64>,
     max_rate: Option<i64>,
     notices: &mut Vec<String>,
@@ -350,8 +354,12 @@ fn resolve_rate(
     if let Some(period) = period {
         return Rate::Period(period);
     }
-    let hz = frequency.unwrap_or(DEFAULT_HZ);
     let max = max_rate.and_then(|rate| u64::try_from(rate).ok()).filter(|&rate| rate > 0);
+    let hz = match frequency {
+        None => DEFAULT_HZ,
+        Some(Frequency::Hz(hz)) => hz,
+        Some(Frequency::Max) => max.unwrap_or(KERNELS_MAX_HZ),
+    };
     match max {
         Some(max) if hz > max => {
             // The kernel takes no larger number.

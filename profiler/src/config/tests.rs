@@ -44,12 +44,15 @@ fn refusal(arguments: &[&str], machine: &Machine) -> String {
 #[test]
 fn a_rate_above_the_limit_is_clamped_and_said() {
     let mut notices = Vec::new();
-    assert_eq!(resolve_rate(Some(50), None, Some(49), &mut notices), Rate::Frequency(49));
+    assert_eq!(
+        resolve_rate(Some(Frequency::Hz(50)), None, Some(49), &mut notices),
+        Rate::Frequency(49)
+    );
     assert!(notices[0].contains("sysctl kernel.perf_event_max_sample_rate=50"), "{notices:?}");
 
     notices.clear();
     assert_eq!(resolve_rate(None, None, Some(100), &mut notices), Rate::Frequency(99));
-    assert_eq!(resolve_rate(Some(7), None, None, &mut notices), Rate::Frequency(7));
+    assert_eq!(resolve_rate(Some(Frequency::Hz(7)), None, None, &mut notices), Rate::Frequency(7));
     assert_eq!(resolve_rate(None, Some(1 << 40), Some(1), &mut notices), Rate::Period(1 << 40));
     assert!(notices.is_empty());
 }
