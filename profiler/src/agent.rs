@@ -169,6 +169,7 @@ pub async fn run(
         None
     };
     let (kernel, sender, failed) = sampling.end(started);
+    stderr::clear_status();
     drop(ebpf);
 
     let kernel = Arc::new(kernel);
@@ -362,7 +363,10 @@ impl Sampling<'_> {
                 () = &mut time_over => return None,
                 result = &mut *ended => return Some(result.unwrap_or(Err(worker_died()))),
                 () = reports.next() => self.report(started),
-                _ = watching.tick() => self.tell_progress(&mut watch),
+                _ = watching.tick() => {
+                    self.tell_progress(&mut watch);
+                    self.show_status(started);
+                }
                 _ = hotplug.tick() => {
                     if self.have_all_ended() {
                         return None;

@@ -5,15 +5,45 @@
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
-    io::{self, Write as _, stderr},
+    io::{self, IsTerminal as _, Write as _, stderr},
     panic,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use profiler_profile::printable::{printable, printable_lines};
+use rustix::termios::tcgetwinsize;
 
-/// Writes lines.
+/// Moves to the start of the line, and clears it: ECMA-48.
+const CLEAR_LINE: &str = "\r\x1b[K";
+
+/// Whether the last line is a [status].
+static HAS_STATUS: AtomicBool = AtomicBool::new(false);
+
+/// Writes lines, in the place of the status.
 pub fn write(text: &str) {
+    clear_status();
     let _ = stderr().write_all(printable_lines(text).as_bytes());
+}
+
+/// Shows a line that the next one takes the place of, on a terminal; elsewhere nothing.
+pub fn status(line: &str) {
+    if !stderr().is_terminal() {
+        return;
+    }
+    let size = tcgetwinsize(stderr()).map(|size| usize::from(size.ws_col));
+    // Some terminals don't say, or say 0.
+    let columns = size.ok().filter(|it| *it > 0).unwrap_or(80);
+    // One that fills the last column is two lines for some terminals.
+    let line: String = printable(line).chars().take(columns.saturating_sub(1)).collect();
+    HAS_STATUS.store(true, Ordering::Relaxed);
+    let _ = stderr().write_all(format!("{CLEAR_LINE}{line}").as_bytes());
+}
+
+/// Removes the status.
+pub fn clear_status() {
+    if HAS_STATUS.swap(false, Ordering::Relaxed) {
+        let _ = stderr().write_all(CLEAR_LINE.as_bytes());
+    }
 }
 
 /// Writes a line that names the program. Line breaks in the text are escaped.

@@ -48,6 +48,25 @@ impl Sampling<'_> {
         }
     }
 
+    /// Shows how far the run is.
+    pub(super) fn show_status(&self, started: Instant) {
+        if !self.config.shows_status {
+            return;
+        }
+        let elapsed = started.elapsed().as_secs();
+        let left = self.config.duration.map(|it| it.as_secs().saturating_sub(elapsed));
+        let left = left.map_or_else(String::new, |left| format!(", {left} s left"));
+        let samples = self.delivered.sum();
+        let lost = self.sources.lost(&self.counters).map_or(0, |it| it.by_us());
+        let lost = lost + self.behind.sum();
+        let memory = resident::memory(&self.bars.pids());
+        let mib = memory.agent.bytes().saturating_add(memory.parsers.bytes()) >> 20;
+        let rate = samples / elapsed.max(1);
+        stderr::status(&format!(
+            "{elapsed} s{left}: {samples} samples ({rate}/s), {lost} lost, {mib} MiB of memory; Ctrl-C ends"
+        ));
+    }
+
     /// Says what is lost or stands still.
     pub(super) fn tell_progress(&self, watch: &mut Watch) {
         // The end says it if they can't be read.

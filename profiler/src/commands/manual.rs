@@ -138,11 +138,7 @@ mod tests {
         ]) {
             assert!(text.contains(&format!("\n.SH {section}")), "{section}: {text}");
         }
-        assert_eq!(
-            text.matches("buffer\\-size").count(),
-            2,
-            "in the synopsis and the options: {text}"
-        );
+        assert_eq!(text.matches("buffer\\-size").count(), 1, "{text}");
         assert!(text.contains("as\\-root"), "{text}");
     }
 }

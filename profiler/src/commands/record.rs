@@ -49,6 +49,7 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         replacements.extend(replacement);
     }
     sinks.push(Sink::stderr()?);
+    session.config.shows_status = true;
     session.config.keeps_files_of_others = replacements.iter().any(Replacement::needs_override);
 
     let written_to: Vec<PathBuf> = replacements.iter().map(Replacement::path).collect();

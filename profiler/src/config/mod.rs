@@ -61,6 +61,8 @@ pub struct Config {
     pub queue_bytes: usize,
     /// Keep the right to replace files in folders of other users for the end: not in effect until then.
     pub keeps_files_of_others: bool,
+    /// Show how the run goes on, where standard error is a terminal.
+    pub shows_status: bool,
     /// End after this long.
     pub duration: Option<Duration>,
     /// Give the threads that must be in time priority.
@@ -157,6 +159,7 @@ impl Config {
             process,
             queue_bytes: budget.queue,
             keeps_files_of_others: false,
+            shows_status: false,
             duration: args.duration,
             realtime: !args.no_realtime,
             notices,

@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Program, Run, fixture, profiler, read_json, wait_until};
+use crate::support::{Program, Run, fixture, is_installed, profiler, read_json, wait_until};
 
 /// Nobody's user and group.
 const NOBODY: u32 = 65534;
@@ -164,6 +164,28 @@ fn what_is_written_is_the_invoking_users_and_so_is_the_command() {
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (NOBODY, NOBODY, 0o600));
     assert_eq!(names(dir.path()).len(), 1);
     assert_eq!(sudo(&[&["-o", "a.folded", "--as-root"], &id[..]].concat()), "0\n0\n");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_terminal_sees_how_the_run_goes_on_and_a_pipe_does_not() {
+    let dir = folder();
+    if !is_installed("script") {
+        return;
+    }
+    let of = |command: &mut Command| {
+        let output = command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let path = profiler().get_program().to_str().unwrap().to_owned();
+    let run = format!("{path} record -d 3 -o a.folded");
+    let seen = of(Command::new("script").args(["-qec", &run, "/dev/null"]));
+    assert!(seen.contains(" s left: "), "{seen:?}");
+    // What comes last is not mixed with it.
+    assert!(seen.contains("\r\x1b[K") && seen.trim_end().ends_with("wrote a.folded"), "{seen:?}");
+    let piped = of(&mut record(dir.path(), &["-d", "2", "-o", "a.folded"]));
+    assert!(!piped.contains('\r') && !piped.contains(" s left"), "{piped:?}");
 }
 
 #[test]
