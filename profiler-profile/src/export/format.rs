@@ -4,11 +4,17 @@ use std::{fmt, io::Write};
 
 use jiff::tz::TimeZone;
 
-use super::{Exporter, compact, folded, json, pprof, text};
+use super::{Exporter, compact, folded, json, pprof, svg, text};
 
 /// Every format. A new one is a file with an [`Exporter`], its name among the modules, and its entry here.
-pub const FORMATS: &[&Format] =
-    &[&text::FORMAT, &json::FORMAT, &compact::FORMAT, &folded::FORMAT, &pprof::FORMAT];
+pub const FORMATS: &[&Format] = &[
+    &text::FORMAT,
+    &json::FORMAT,
+    &compact::FORMAT,
+    &folded::FORMAT,
+    &pprof::FORMAT,
+    &svg::FORMAT,
+];
 
 /// A format that the user can choose.
 pub struct Format {

@@ -7,8 +7,10 @@ pub mod json;
 mod json_text;
 pub mod pprof;
 mod rendered;
+pub mod svg;
 pub mod text;
 pub mod top;
+mod tree;
 
 use std::io;
 

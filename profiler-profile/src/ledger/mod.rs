@@ -231,7 +231,7 @@ impl Filtered {
         self.reasons().iter().map(|(_, count)| count).sum()
     }
 
-    fn reasons(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn reasons(&self) -> [(&'static str, u64); 5] {
         [
             ("idle", self.idle),
             ("asleep", self.asleep),
@@ -255,7 +255,7 @@ impl Lost {
         self.total() - self.missed - self.throttled
     }
 
-    fn reasons(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn reasons(&self) -> [(&'static str, u64); 7] {
         [
             ("missed by the kernel", self.missed),
             ("throttled", self.throttled),

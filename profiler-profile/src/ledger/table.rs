@@ -200,7 +200,7 @@ impl Ledger {
 
 impl SourceAccount {
     /// The event, and how often it was sampled.
-    fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         match (self.frequency, self.period) {
             (Some(hz), _) => format!("{} at {hz} Hz", self.event),
             (_, period) => format!("{} every {}", self.event, period.unwrap_or_default()),

@@ -1,0 +1,362 @@
+//! Stacks merged from the outside: what flame graphs are drawn from.
+
+use std::{marker::PhantomData, sync::Arc};
+
+use rustc_hash::FxHashMap;
+
+use super::folded::{UNKNOWN, name};
+use crate::{frame::Frame, printable::printable, profile::Entry};
+
+/// Stands for the stacks that there was no room for.
+pub(super) const BEYOND_LIMIT: &str = "[stacks beyond --max-stacks]";
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    /// The root.
+    All,
+    /// All processes of one name.
+    Process,
+    /// A function in user space.
+    User,
+    /// One that was inlined.
+    Inlined,
+    /// A function of the kernel.
+    Kernel,
+    /// One that was inlined.
+    InlinedKernel,
+}
+
+/// What calls and is called. Functions of one name in two files are two.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Function {
+    /// What a person calls it, [printable].
+    pub(super) name: String,
+    /// The file that it is in, [printable]; empty if there is none.
+    pub(super) module: String,
+    /// What it is.
+    pub(super) kind: Kind,
+}
+
+/// Calls in one order from the outermost function on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// The place of its function in [`Tree::functions`].
+    pub(super) function: usize,
+    /// The place of its caller in [`Tree::nodes`]; the root's is its own.
+    pub(super) parent: usize,
+    /// How many callers it has; 0 is the root.
+    pub(super) depth: usize,
+    /// Samples that ended here.
+    pub(super) own: u64,
+    /// Samples that came through here, with those that ended.
+    pub(super) total: u64,
+}
+
+/// Merged stacks. The same samples give the same tree, in whatever order they come.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Tree {
+    /// All functions, sorted.
+    pub(super) functions: Vec<Function>,
+    /// Each before those that it calls, which are sorted by function. The first is the root.
+    pub(super) nodes: Vec<Node>,
+}
+
+/// A node of a tree that grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NodeId(usize);
+
+/// The root of a tree that grows.
+const ROOT: NodeId = NodeId(0);
+
+/// The name and the module by where they lie, which tells most frames apart without a look at the text.
+type Seen = (usize, usize, Kind);
+
+/// A tree that grows.
+#[derive(Debug)]
+pub(super) struct Builder<'a> {
+    functions: FxHashMap<Function, usize>,
+    seen: FxHashMap<Seen, usize>,
+    /// Function and caller of each node.
+    nodes: Vec<(usize, NodeId)>,
+    own: Vec<u64>,
+    callees: FxHashMap<(NodeId, usize), NodeId>,
+    /// What was seen must not go away.
+    entries: PhantomData<&'a Entry>,
+}
+
+impl<'a> Builder<'a> {
+    /// A root alone.
+    pub(super) fn new() -> Self {
+        let root = Function { name: "all".into(), module: String::new(), kind: Kind::All };
+        Self {
+            functions: FxHashMap::from_iter([(root, 0)]),
+            seen: FxHashMap::default(),
+            nodes: vec![(0, ROOT)],
+            own: vec![0],
+            callees: FxHashMap::default(),
+            entries: PhantomData,
+        }
+    }
+
+    /// Adds the samples of an entry, and says where they ended.
+    pub(super) fn add(&mut self, entry: &'a Entry) -> NodeId {
+        let mut node = self.process(&process_name(entry));
+        for (_, frame) in entry.user.frames().rev() {
+            let kind = if frame.inlined { Kind::Inlined } else { Kind::User };
+            node = self.call(node, frame, kind);
+        }
+        for (_, frame) in entry.kernel.frames().rev() {
+            let kind = if frame.inlined { Kind::InlinedKernel } else { Kind::Kernel };
+            node = self.call(node, frame, kind);
+        }
+        self.count(node, entry.count)
+    }
+
+    /// Adds samples of which no stack is known, under a name of their own.
+    pub(super) fn add_without_stack(&mut self, name: &str, samples: u64) -> NodeId {
+        let node = self.process(name);
+        self.count(node, samples)
+    }
+
+    fn count(&mut self, node: NodeId, samples: u64) -> NodeId {
+        if let Some(own) = self.own.get_mut(node.0) {
+            *own = own.saturating_add(samples);
+        }
+        node
+    }
+
+    fn process(&mut self, name: &str) -> NodeId {
+        let module = String::new();
+        let function = self.function(Function { name: name.into(), module, kind: Kind::Process });
+        self.callee(ROOT, function)
+    }
+
+    fn call(&mut self, caller: NodeId, frame: &Frame, kind: Kind) -> NodeId {
+        let seen = (place(frame.symbol.as_ref()), place(frame.module.as_ref()), kind);
+        let function = if let Some(function) = self.seen.get(&seen) {
+            *function
+        } else {
+            let module = printable(frame.module.as_deref().unwrap_or_default()).into_owned();
+            let name = printable(&name(frame)).into_owned();
+            let function = self.function(Function { name, module, kind });
+            self.seen.insert(seen, function);
+            function
+        };
+        self.callee(caller, function)
+    }
+
+    fn function(&mut self, function: Function) -> usize {
+        let next = self.functions.len();
+        *self.functions.entry(function).or_insert(next)
+    }
+
+    fn callee(&mut self, caller: NodeId, function: usize) -> NodeId {
+        let next = NodeId(self.nodes.len());
+        let node = *self.callees.entry((caller, function)).or_insert(next);
+        if node == next {
+            self.nodes.push((function, caller));
+            self.own.push(0);
+        }
+        node
+    }
+
+    /// The tree, and where the nodes are in it.
+    pub(super) fn finish(self) -> (Tree, Places) {
+        let mut functions: Vec<(Function, usize)> = self.functions.into_iter().collect();
+        functions.sort_unstable();
+        let mut ranks = vec![0; functions.len()];
+        for (rank, (_, id)) in functions.iter().enumerate() {
+            put(&mut ranks, *id, rank);
+        }
+        let mut callees = vec![Vec::new(); self.nodes.len()];
+        for ((caller, function), node) in self.callees {
+            if let Some(callees) = callees.get_mut(caller.0) {
+                callees.push((at(&ranks, function), node));
+            }
+        }
+        let mut places = vec![0; self.nodes.len()];
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        let root = self.nodes.first().map_or(0, |(function, _)| at(&ranks, *function));
+        let mut waiting = vec![(root, ROOT, 0, 0)];
+        while let Some((function, id, parent, depth)) = waiting.pop() {
+            let place = nodes.len();
+            put(&mut places, id.0, place);
+            let own = at(&self.own, id.0);
+            nodes.push(Node { function, parent, depth, own, total: own });
+            let mut callees = callees.get_mut(id.0).map(std::mem::take).unwrap_or_default();
+            callees.sort_unstable_by_key(|(function, _)| std::cmp::Reverse(*function));
+            let callees = callees.into_iter();
+            waiting.extend(callees.map(|(function, id)| (function, id, place, depth + 1)));
+        }
+        for place in (1..nodes.len()).rev() {
+            let Some(Node { parent, total, .. }) = nodes.get(place).copied() else { continue };
+            if let Some(parent) = nodes.get_mut(parent) {
+                parent.total = parent.total.saturating_add(total);
+            }
+        }
+        let functions = functions.into_iter().map(|(function, _)| function).collect();
+        (Tree { functions, nodes }, Places(places))
+    }
+}
+
+/// Where the nodes of a tree that has grown are in it.
+pub(super) struct Places(Vec<usize>);
+
+#[cfg_attr(not(test), expect(dead_code))]
+impl Places {
+    /// The place of a node.
+    pub(super) fn of(&self, node: NodeId) -> usize {
+        at(&self.0, node.0)
+    }
+}
+
+impl Tree {
+    /// All samples.
+    pub(super) fn total(&self) -> u64 {
+        self.nodes.first().map_or(0, |root| root.total)
+    }
+}
+
+/// The name of the tower that samples belong to.
+pub(super) fn process_name(entry: &Entry) -> String {
+    let comm = entry.task.comm.text();
+    if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
+}
+
+/// Where a text lies in memory. What is held lies where nothing else does.
+fn place(text: Option<&Arc<str>>) -> usize {
+    text.map_or(0, |text| Arc::as_ptr(text).cast::<u8>().addr())
+}
+
+fn at<T: Copy + Default>(list: &[T], place: usize) -> T {
+    list.get(place).copied().unwrap_or_default()
+}
+
+fn put(list: &mut [usize], place: usize, value: usize) {
+    if let Some(it) = list.get_mut(place) {
+        *it = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        export::tests::{location, sample},
+        sample::Comm,
+        stack::Stack,
+        store::Store,
+    };
+
+    fn comm(name: &[u8]) -> Comm {
+        let mut comm = Comm::default();
+        comm.0[..name.len()].copy_from_slice(name);
+        comm
+    }
+
+    /// A frame by its name; `i:` stands before one that was inlined.
+    fn frame(name: &str) -> Frame {
+        let inlined = name.starts_with("i:");
+        let symbol = Some(Arc::from(name.trim_start_matches("i:")));
+        Frame { symbol, module: Some(Arc::from("/bin/a")), inlined, ..Frame::default() }
+    }
+
+    /// Half a stack, innermost first.
+    fn stack(names: &[&str]) -> Arc<Stack> {
+        Store::default().intern(names.iter().map(|name| location(0, &[frame(name)])).collect())
+    }
+
+    fn entry(name: &[u8], user: &[&str], kernel: &[&str], count: u64) -> Entry {
+        let of = sample();
+        let task = crate::sample::Task { comm: comm(name), ..of.task };
+        let (user, kernel) = (stack(user), stack(kernel));
+        Entry { source: of.source, task, kernel, user, count, value: count }
+    }
+
+    /// A line for each node: its depth in blanks, name, kind, own samples and total.
+    fn lines(entries: &[Entry]) -> Vec<String> {
+        let mut builder = Builder::new();
+        for entry in entries {
+            builder.add(entry);
+        }
+        let (tree, _) = builder.finish();
+        let line = |node: &Node| {
+            let Function { name, kind, .. } = &tree.functions[node.function];
+            format!("{:1$}{name} {kind:?} {2} {3}", "", node.depth, node.own, node.total)
+        };
+        tree.nodes.iter().map(line).collect()
+    }
+
+    #[test]
+    fn stacks_are_merged_from_the_outside_and_sorted_by_name() {
+        let entries = [
+            entry(b"web", &["read", "serve", "main"], &["i:copy", "vfs_read"], 5),
+            entry(b"web", &["i:parse", "serve", "main"], &[], 3),
+            entry(b"web", &["serve", "main"], &[], 2),
+            entry(b"cc", &["main"], &[], 1),
+            entry(b"cc", &[], &["idle"], 4),
+            entry(b"", &[], &[], 7),
+        ];
+        let expected = [
+            "all All 0 22",
+            " [unknown] Process 7 7",
+            " cc Process 0 5",
+            "  idle Kernel 4 4",
+            "  main User 1 1",
+            " web Process 0 10",
+            "  main User 0 10",
+            "   serve User 2 10",
+            "    parse Inlined 3 3",
+            "    read User 0 5",
+            "     vfs_read Kernel 0 5",
+            "      copy InlinedKernel 5 5",
+        ];
+        assert_eq!(lines(&entries), expected);
+        let backwards: Vec<Entry> = entries.iter().rev().cloned().collect();
+        assert_eq!(lines(&backwards), expected);
+    }
+
+    #[test]
+    fn a_name_in_two_files_is_two_functions() {
+        let mut other = entry(b"a", &["run"], &[], 1);
+        let elsewhere = Frame { module: Some(Arc::from("/bin/b")), ..frame("run") };
+        other.user = Store::default().intern(vec![location(0, &[elsewhere])]);
+        // The same name at another place in memory is the same.
+        let same = [entry(b"a", &["run"], &[], 1), entry(b"a", &["run"], &[], 2), other];
+        let expected = ["all All 0 4", " a Process 0 4", "  run User 3 3", "  run User 1 1"];
+        assert_eq!(lines(&same), expected);
+    }
+
+    #[test]
+    fn recursion_is_a_tower() {
+        let recursive = entry(b"a", &["f", "f", "f"], &[], 2);
+        let expected = ["all All 0 2", " a Process 0 2", "  f User 0 2", "   f User 0 2"];
+        assert_eq!(lines(std::slice::from_ref(&recursive))[..4], expected);
+        assert_eq!(lines(&[recursive])[4], "    f User 2 2");
+    }
+
+    #[test]
+    fn names_are_made_printable() {
+        let bad = entry(b"a\n\xff\x1b", &["x\u{202e}<y>;\"&'"], &[], 1);
+        let expected =
+            ["all All 0 1", " a\\n\u{fffd}\\x1b Process 0 1", "  x\\u{202e}<y>;\"&' User 1 1"];
+        assert_eq!(lines(&[bad]), expected);
+    }
+
+    #[test]
+    fn places_are_those_in_the_tree() {
+        let entries = [entry(b"b", &["f"], &[], 1), entry(b"a", &["g"], &[], 2)];
+        let mut builder = Builder::new();
+        let ids = [builder.add(&entries[0]), builder.add(&entries[1])];
+        let beyond = builder.add_without_stack(BEYOND_LIMIT, 9);
+        let (tree, places) = builder.finish();
+        let own = |id| tree.nodes[places.of(id)].own;
+        assert_eq!((own(ids[0]), own(ids[1]), own(beyond), tree.total()), (1, 2, 9, 12));
+    }
+
+    #[test]
+    fn a_tree_without_samples_is_a_root() {
+        assert_eq!(lines(&[]), ["all All 0 0"]);
+    }
+}
