@@ -38,10 +38,24 @@ pub struct Task {
     pub tid: u32,
     /// The thread's name.
     pub comm: Comm,
+    /// The name of the process's main thread; empty if it is not known.
+    pub main_comm: Comm,
     /// The cgroup v2 id.
     pub cgroup_id: u64,
     /// Who the process is, if that was asked for and is known.
     pub process: Option<Arc<Metadata>>,
+}
+
+impl Task {
+    /// What people call the process: its main thread's name, or else this thread's.
+    #[must_use]
+    pub fn process_name(&self) -> Cow<'_, str> {
+        if self.main_comm.text().trim().is_empty() {
+            self.comm.text()
+        } else {
+            self.main_comm.text()
+        }
+    }
 }
 
 /// The name of a thread, padded with zeros: bytes that anyone can choose.

@@ -148,7 +148,6 @@ impl Worker {
                 store: Store::default(),
                 sources,
                 naming: Naming::default(),
-                metadata: config.process.metadata,
                 shows_names: config.shows_names,
                 outputs: Outputs::new(&config.output, sinks, delivered.zeroed()),
             };
@@ -186,8 +185,6 @@ struct Thread {
     /// All stacks that are held anywhere.
     store: Store,
     naming: Naming,
-    /// Whether who a process is was asked for.
-    metadata: bool,
     /// Whether the end shows how much of each file has names.
     shows_names: bool,
     sources: Vec<Arc<Source>>,
@@ -286,11 +283,9 @@ impl Thread {
         let raw = of_code.as_ref().unwrap_or(raw);
         let kernel = self.kernel_stack(raw.kernel);
         let user = self.user_stack(raw, process);
-        let process = if self.metadata {
-            self.processes.at(raw.tgid, raw.time_ns).and_then(|process| process.metadata)
-        } else {
-            None
-        };
+        let of = self.processes.at(raw.tgid, raw.time_ns);
+        let main_comm = of.as_ref().map_or_else(Comm::default, |it| it.name);
+        let process = of.and_then(|it| it.metadata);
         let user_end = StackEnd::of(raw.user_end, &user);
         self.naming.add(&user, user_end);
         let &RawSample { tgid, tid, cgroup_id, .. } = raw;
@@ -299,7 +294,7 @@ impl Thread {
             time_ns: raw.time_ns,
             value: raw.period,
             cpu: raw.cpu,
-            task: Task { tgid, tid, comm: Comm(raw.comm), cgroup_id, process },
+            task: Task { tgid, tid, comm: Comm(raw.comm), main_comm, cgroup_id, process },
             kernel,
             user,
             user_end,

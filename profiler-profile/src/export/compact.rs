@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     Exporter, Flushed,
-    format::Format,
+    format::{Format, Processes},
     json::{Line, Lines, Summary},
 };
 use crate::{
@@ -32,7 +32,9 @@ pub const FORMAT: Format = Format {
     name: "json-compact",
     help: "The same, much smaller: modules, functions and stacks are written once, then referred to by id",
     extensions: &["compact.jsonl"],
-    has_processes: true,
+    processes: Processes::IfAsked,
+    is_binary: false,
+    viewers: "jq",
     has_ledger: true,
     export: |to, _| Box::new(Compact::new(to)),
 };

@@ -1,6 +1,6 @@
-//! One line a distinct stack, for flame graphs: `comm;outermost;…;innermost COUNT`.
+//! One line a distinct stack, for flame graphs: `process;outermost;…;innermost COUNT`.
 //!
-//! With several events, each line begins with its event: `page-faults;comm;outermost;…`.
+//! With several events, each line begins with its event: `page-faults;process;outermost;…`.
 //!
 //! Kernel frames end in `_[k]` and inlined ones in `_[i]`, as flamegraph.pl colours them.
 
@@ -9,7 +9,10 @@ use std::{
     io::{self, Write},
 };
 
-use super::{Exporter, Flushed, format::Format};
+use super::{
+    Exporter, Flushed,
+    format::{Format, Processes},
+};
 use crate::{
     frame::Frame,
     ledger::{Ledger, memory::Cache},
@@ -29,7 +32,9 @@ pub const FORMAT: Format = Format {
     name: "folded",
     help: "One line per distinct stack with its count, at the end, for flame graphs",
     extensions: &["folded"],
-    has_processes: false,
+    processes: Processes::Never,
+    is_binary: false,
+    viewers: "flamegraph.pl, inferno-flamegraph, speedscope.app",
     has_ledger: false,
     export: |to, options| Box::new(Folded::new(to, options.max_stacks)),
 };
@@ -83,8 +88,8 @@ impl<W: Write> Exporter for Folded<W> {
 }
 
 fn line(entry: &Entry) -> String {
-    let comm = entry.task.comm.text();
-    let mut line = if comm.trim().is_empty() { UNKNOWN.into() } else { clean(&comm) };
+    let process = entry.task.process_name();
+    let mut line = if process.trim().is_empty() { UNKNOWN.into() } else { clean(&process) };
     push(&mut line, &entry.user, "");
     push(&mut line, &entry.kernel, "_[k]");
     line
@@ -143,6 +148,21 @@ mod tests {
             value: 1,
         };
         assert_eq!(line(&entry), "a:b;outer<T: 2>;inner;entry_[k];read_[k]");
+    }
+
+    #[test]
+    fn threads_are_of_their_process() {
+        let (comm, main_comm) =
+            (Comm(*b"worker 1\0\0\0\0\0\0\0\0"), Comm(*b"server\0\0\0\0\0\0\0\0\0\0"));
+        let entry = Entry {
+            source: tests::sample().source,
+            task: Task { comm, main_comm, ..tests::sample().task },
+            kernel: stack(&[]),
+            user: stack(&["main"]),
+            count: 1,
+            value: 1,
+        };
+        assert_eq!(line(&entry), "server;main");
     }
 
     #[test]

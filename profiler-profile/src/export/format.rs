@@ -24,12 +24,27 @@ pub struct Format {
     pub help: &'static str,
     /// How the names of its files end, without the first dot; what is looked for first stands first.
     pub extensions: &'static [&'static str],
-    /// Whether it has a place for who the process of a sample is.
-    pub has_processes: bool,
+    /// Whether it says who the process of a sample is.
+    pub processes: Processes,
+    /// Whether it is for programs only, and no terminal shows it.
+    pub is_binary: bool,
+    /// What opens its files, for people.
+    pub viewers: &'static str,
     /// Whether the ledger is part of it.
     pub has_ledger: bool,
     /// What writes it.
     pub export: fn(Box<dyn Write>, Options) -> Box<dyn Exporter>,
+}
+
+/// Whether a format says who the process of a sample is: [`Metadata`](crate::process::Metadata).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processes {
+    /// It has no place for that.
+    Never,
+    /// It has one, and grows by it.
+    IfAsked,
+    /// It has one, and what it has there is stored once a process.
+    Always,
 }
 
 /// What is the same for all formats of a run. Each takes of it what it has a use for.

@@ -10,7 +10,12 @@ use std::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Exporter, Flushed, format::Format, json_text, rendered::Rendered};
+use super::{
+    Exporter, Flushed,
+    format::{Format, Processes},
+    json_text,
+    rendered::Rendered,
+};
 use crate::{
     ledger::{Ledger, memory::Cache},
     process::Metadata,
@@ -23,7 +28,9 @@ pub const FORMAT: Format = Format {
     name: "json",
     help: "A JSON object per line: samples are streamed, a summary comes last",
     extensions: &["jsonl"],
-    has_processes: true,
+    processes: Processes::IfAsked,
+    is_binary: false,
+    viewers: "jq",
     has_ledger: true,
     export: |to, options| Box::new(Json::new(to, options.rendered_bytes)),
 };

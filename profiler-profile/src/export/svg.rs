@@ -14,7 +14,7 @@ use std::{
 use self::colour::colour;
 use super::{
     Exporter, Flushed,
-    format::Format,
+    format::{Format, Processes},
     tree::{BEYOND_LIMIT, Builder, Function, Node, Tree},
 };
 use crate::{
@@ -29,7 +29,9 @@ pub const FORMAT: Format = Format {
     name: "svg",
     help: "A flame graph, at the end: search and zoom in any browser",
     extensions: &["svg"],
-    has_processes: false,
+    processes: Processes::Never,
+    is_binary: false,
+    viewers: "any browser",
     has_ledger: false,
     export: |to, options| Box::new(Svg::new(to, options.max_stacks)),
 };

@@ -18,7 +18,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::{
     Exporter, Flushed,
-    format::{Format, Options},
+    format::{Format, Options, Processes},
     rendered::Rendered,
 };
 use crate::{
@@ -42,7 +42,9 @@ pub const FORMAT: Format = Format {
     name: "text",
     help: "A block of text per sample, streamed",
     extensions: &["txt"],
-    has_processes: false,
+    processes: Processes::Never,
+    is_binary: false,
+    viewers: "less",
     has_ledger: false,
     export: |to, options| Box::new(Text::new(to, options)),
 };

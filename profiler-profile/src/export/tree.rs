@@ -220,7 +220,7 @@ impl Tree {
 
 /// The name of the tower that samples belong to.
 pub(super) fn process_name(entry: &Entry) -> String {
-    let comm = entry.task.comm.text();
+    let comm = entry.task.process_name();
     if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
 }
 

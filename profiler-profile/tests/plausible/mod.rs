@@ -95,6 +95,7 @@ impl Recorder {
             value: 1,
             cpu: 0,
             task: Task {
+                main_comm: Comm::default(),
                 tgid: of.tgid,
                 tid: of.tid,
                 comm,

@@ -178,7 +178,14 @@ pub(crate) fn task(tgid: u32, tid: u32, comm: &str) -> Task {
         container: Some(container),
         ..Metadata::default()
     };
-    Task { tgid, tid, comm: bytes, cgroup_id: 1, process: Some(Arc::new(process)) }
+    Task {
+        tgid,
+        tid,
+        comm: bytes,
+        main_comm: Comm::default(),
+        cgroup_id: 1,
+        process: Some(Arc::new(process)),
+    }
 }
 
 /// A sample.

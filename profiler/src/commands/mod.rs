@@ -10,16 +10,16 @@ mod stream;
 mod unwind_info;
 
 use std::{
-    io::{Write as _, stdout},
-    path::PathBuf,
+    io::{IsTerminal as _, Write as _, stdout},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use profiler_profile::printable::printable_lines;
+use profiler_profile::{export::format::Format, printable::printable_lines};
 
 use crate::{
     cli::{Cli, Command},
-    error::Result,
+    error::{Error, Result},
 };
 
 /// Does what was typed.
@@ -37,6 +37,15 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 /// The file that was named, or `None` for standard output, which is called `-`; a file of that name is `./-`.
 fn file_of(path: PathBuf) -> Option<PathBuf> {
     Some(path).filter(|path| path.as_os_str() != "-")
+}
+
+/// Refuses to write what only programs can read to standard output, where that is a terminal.
+fn refuse_terminal(format: &Format, path: Option<&Path>) -> Result<()> {
+    if path.is_none() && format.is_binary && stdout().is_terminal() {
+        let why = "a terminal can't show it; write it to a file: -o FILE";
+        return Err(Error::Usage(format!("--format {}: {why}", format.name)));
+    }
+    Ok(())
 }
 
 /// Prints an answer, which nobody may want to read.

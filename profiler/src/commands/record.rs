@@ -5,9 +5,9 @@ use std::{
     process::ExitCode,
 };
 
-use profiler_profile::export::format::{FORMATS, Format};
+use profiler_profile::export::format::{FORMATS, Format, Processes};
 
-use super::{file_of, replacement::Replacement, session::Session};
+use super::{file_of, refuse_terminal, replacement::Replacement, session::Session};
 use crate::{
     cli::{RecordArgs, SamplingArgs},
     error::{Error, Result},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Where the profile goes by default.
-const DEFAULT_FILE: &str = "profile.folded";
+const DEFAULT_FILE: &str = "profile.pb.gz";
 /// How many of the hottest functions the end shows.
 const HOTTEST: usize = 5;
 
@@ -34,10 +34,11 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     } else {
         Some(Launch::prepare(&command, invoker.as_ref().filter(|_| !as_root))?)
     };
-    let sampling = match &launch {
-        Some(launch) => SamplingArgs { pids: vec![launch.pid()], children: true, ..sampling },
-        None => sampling,
-    };
+    let mut sampling = sampling;
+    sampling.metadata |= outputs.iter().any(|it| it.format.processes == Processes::Always);
+    if let Some(launch) = &launch {
+        sampling = SamplingArgs { pids: vec![launch.pid()], children: true, ..sampling };
+    }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
     reports.push(Report::Top(HOTTEST));
     let mut session = Session::prepare(sampling, reports, verbose)?;
@@ -52,13 +53,15 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     session.config.shows_status = true;
     session.config.keeps_files_of_others = replacements.iter().any(Replacement::needs_override);
 
-    let written_to: Vec<PathBuf> = replacements.iter().map(Replacement::path).collect();
     let mut launch = launch;
     let written = session
         .run(sinks, launch.as_mut(), || replacements.into_iter().try_for_each(Replacement::commit));
     if written.is_ok() {
-        for path in &written_to {
-            stderr::say(&format!("wrote {}", path.display()));
+        for Output { format, path } in &outputs {
+            if let Some(path) = path {
+                let path = path.display();
+                stderr::say(&format!("wrote {path}, for {}", format.viewers));
+            }
         }
     }
     // The command may go on, and from here on signals end us, too.
@@ -77,6 +80,7 @@ struct Output {
 
 impl Output {
     fn open(&self, owner: Option<&Invoker>) -> Result<(Sink, Option<Replacement>)> {
+        refuse_terminal(self.format, self.path.as_deref())?;
         match &self.path {
             Some(path) if !is_special(path) => {
                 let (replacement, file) = Replacement::begin(path, owner)?;

@@ -54,11 +54,6 @@ impl Replacement {
         !folder(&self.to).metadata().is_ok_and(is_ours)
     }
 
-    /// Where it will be.
-    pub(super) fn path(&self) -> PathBuf {
-        self.to.clone()
-    }
-
     /// Puts it in its place.
     pub(super) fn commit(mut self) -> Result<()> {
         let Some(temporary) = self.temporary.take() else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! What the profiler does without a subcommand: samples are printed as they come, or their sum at the end.
 
-use super::{file_of, session::Session};
+use super::{file_of, refuse_terminal, session::Session};
 use crate::{
     cli::StreamArgs,
     error::Result,
@@ -13,7 +13,8 @@ pub(super) fn run(args: StreamArgs, verbose: u8) -> Result<()> {
         Some(n) => Report::Top(n as usize),
         None => Report::Samples(args.format),
     };
-    let session = Session::prepare(args.sampling, vec![report], verbose)?;
     let path = args.output.and_then(file_of);
+    refuse_terminal(args.format, path.as_deref())?;
+    let session = Session::prepare(args.sampling, vec![report], verbose)?;
     session.run(vec![Sink::open(path.as_deref())?], None, || Ok(()))
 }

@@ -30,7 +30,7 @@ use crate::{
     units::Frequency,
     unwind, worker,
 };
-use profiler_profile::export::format::Format;
+use profiler_profile::export::format::{Format, Processes};
 
 const DEFAULT_HZ: u64 = 99;
 /// What the kernel allows by default, where it doesn't say: `DEFAULT_MAX_SAMPLE_RATE` in
@@ -85,7 +85,7 @@ impl Config {
         let has = |what: fn(&Format) -> bool| {
             reports.iter().any(|it| matches!(it, Report::Samples(format) if what(format)))
         };
-        if args.metadata && !has(|it| it.has_processes) {
+        if args.metadata && !has(|it| it.processes != Processes::Never) {
             let why = "only JSON has a place for it: add -f json";
             return Err(Error::Usage(format!("--metadata: {why}")));
         }

@@ -9,6 +9,7 @@ use std::{rc::Rc, sync::Arc};
 use profiler_profile::{
     ledger::memory::{Cache, count},
     process::Metadata,
+    sample::Comm,
 };
 use rustc_hash::FxHashMap;
 
@@ -35,13 +36,17 @@ pub enum Kind {
     Found {
         /// What it has mapped.
         mappings: Vec<Mapped>,
+        /// The name of its main thread.
+        name: Comm,
         /// Who it is, if that was asked for.
         metadata: Option<Box<Metadata>>,
     },
     /// It began as a copy of this process.
     Forked(u32),
-    /// It runs another program, with nothing of the last one mapped.
-    Exec,
+    /// It runs another program, with nothing of the last one mapped; its main thread has this name now.
+    Exec(Comm),
+    /// Its main thread has this name now.
+    Named(Comm),
     /// Who it is since an exec at that time; may come late.
     Described(Box<Metadata>),
     /// It mapped something executable.
@@ -55,6 +60,8 @@ pub enum Kind {
 pub struct Process {
     /// Its pid.
     pub tgid: u32,
+    /// The name of its main thread; empty if it is not known.
+    pub name: Comm,
     /// What it has mapped.
     pub space: Rc<Space>,
     /// What it had mapped when it called exec, for a while. Until the new program runs, the address
@@ -149,18 +156,19 @@ impl Processes {
             return;
         }
         match kind {
-            Kind::Found { mappings, metadata } => {
-                self.find_out(tgid, mappings, metadata.map(Arc::from), time_ns);
+            Kind::Found { mappings, name, metadata } => {
+                self.find_out(tgid, mappings, name, metadata.map(Arc::from), time_ns);
             }
             Kind::Forked(parent) => {
                 let copied = self.last(parent).map(|run| run.process.clone());
                 let metadata = copied.as_ref().and_then(|process| process.metadata.as_deref());
                 let metadata =
                     metadata.map(|it| Arc::new(Metadata { parent: Some(parent), ..it.clone() }));
+                let name = copied.as_ref().map_or_else(Comm::default, |process| process.name);
                 let space = copied.map_or_else(|| empty(time_ns), |process| process.space);
-                self.begin(Process { tgid, space, before_exec: None, metadata }, time_ns, 0);
+                self.begin(Process { tgid, name, space, before_exec: None, metadata }, time_ns, 0);
             }
-            Kind::Exec => {
+            Kind::Exec(name) => {
                 let before = self.last(tgid).map(|run| run.process.clone());
                 // Of one that is gone already, what it belonged to before still holds.
                 let metadata = before.as_ref().and_then(|process| process.metadata.as_deref());
@@ -168,7 +176,12 @@ impl Processes {
                     metadata.map(|it| Arc::new(Metadata { command_line: None, ..it.clone() }));
                 let before_exec = before.map(|process| process.space);
                 let space = empty(time_ns);
-                self.begin(Process { tgid, space, before_exec, metadata }, time_ns, 0);
+                self.begin(Process { tgid, name, space, before_exec, metadata }, time_ns, 0);
+            }
+            Kind::Named(name) => {
+                if let Some(run) = self.last_mut(tgid) {
+                    run.process.name = name;
+                }
             }
             Kind::Described(metadata) => {
                 let pid = self.pids.get_mut(&tgid);
@@ -182,7 +195,13 @@ impl Processes {
             Kind::Mapped(mapping) => {
                 if !self.pids.contains_key(&tgid) {
                     let space = empty(time_ns);
-                    let process = Process { tgid, space, before_exec: None, metadata: None };
+                    let process = Process {
+                        tgid,
+                        name: Comm::default(),
+                        space,
+                        before_exec: None,
+                        metadata: None,
+                    };
                     self.begin(process, time_ns, 0);
                 }
                 if let Some(run) =
@@ -218,6 +237,7 @@ impl Processes {
         &mut self,
         tgid: u32,
         mappings: Vec<Mapped>,
+        name: Comm,
         metadata: Option<Arc<Metadata>>,
         time_ns: u64,
     ) {
@@ -226,6 +246,7 @@ impl Processes {
             Some(run) if time_ns < run.told_ns() => {}
             Some(run) if run.ended_ns.is_none() => {
                 run.found_ns = time_ns;
+                run.process.name = name;
                 run.process.metadata = metadata.or(run.process.metadata.take());
                 if run.process.space.mappings() != mappings {
                     Rc::make_mut(&mut run.process.space).replace(mappings, time_ns);
@@ -234,7 +255,7 @@ impl Processes {
             // It may have begun long before: what is not known otherwise is taken to be so since.
             _ => {
                 let space = Rc::new(Space::new(mappings, 0));
-                self.begin(Process { tgid, space, before_exec: None, metadata }, 0, time_ns);
+                self.begin(Process { tgid, name, space, before_exec: None, metadata }, 0, time_ns);
             }
         }
     }
@@ -352,7 +373,7 @@ mod tests {
     }
 
     fn found(mapping: Mapped) -> Kind {
-        Kind::Found { mappings: vec![mapping], metadata: None }
+        Kind::Found { mappings: vec![mapping], name: Comm::default(), metadata: None }
     }
 
     fn event(time_ns: u64, tgid: u32, kind: Kind) -> Event {
@@ -369,7 +390,7 @@ mod tests {
         let mut processes = Processes::new(10);
         processes.apply(event(100, 1, found(mapping(0, "shell"))));
         processes.apply(event(200, 2, Kind::Forked(1)));
-        processes.apply(event(300, 2, Kind::Exec));
+        processes.apply(event(300, 2, Kind::Exec(Comm::default())));
         processes.apply(event(310, 2, Kind::Mapped(mapping(0, "program"))));
         let mut at = |tgid, time_ns| name_at(&mut processes, tgid, time_ns);
         assert_eq!(at(2, 250).as_deref(), Some("shell"));
@@ -426,7 +447,7 @@ mod tests {
         processes.apply(event(500, 9, found(mapping(0, "now"))));
         // These were written before `/proc` was read, and are read after.
         processes.apply(event(300, 9, Kind::Forked(1)));
-        processes.apply(event(310, 9, Kind::Exec));
+        processes.apply(event(310, 9, Kind::Exec(Comm::default())));
         processes.apply(event(320, 9, Kind::Mapped(mapping(0, "then"))));
         assert_eq!(name_at(&mut processes, 9, 600).as_deref(), Some("now"));
         processes.apply(event(700, 9, Kind::Mapped(mapping(0, "later"))));
@@ -452,7 +473,7 @@ mod tests {
         let mut processes = Processes::new(10);
         let metadata = Metadata { cgroup: Some("/a".into()), ..Metadata::default() };
         for time in [100, 200] {
-            processes.apply(event(time, 9, Kind::Exec));
+            processes.apply(event(time, 9, Kind::Exec(Comm::default())));
         }
         processes.apply(event(100, 9, Kind::Described(Box::new(metadata))));
         assert!(processes.at(9, 150).unwrap().metadata.is_some());
@@ -463,9 +484,9 @@ mod tests {
     fn who_a_process_is_holds_also_where_there_are_no_cgroups() {
         let mut processes = Processes::new(10);
         let metadata = Metadata { parent: Some(1), ..Metadata::default() };
-        processes.apply(event(100, 9, Kind::Exec));
+        processes.apply(event(100, 9, Kind::Exec(Comm::default())));
         processes.apply(event(100, 9, Kind::Described(Box::new(metadata.clone()))));
-        processes.apply(event(200, 9, Kind::Exec));
+        processes.apply(event(200, 9, Kind::Exec(Comm::default())));
         let command_line = Some("program".into());
         let metadata = Metadata { command_line, ..metadata };
         processes.apply(event(200, 9, Kind::Described(Box::new(metadata))));
@@ -478,7 +499,7 @@ mod tests {
         let mut processes = Processes::new(10);
         for (time, name) in [(0, "a"), (GRACE_NS, "b")] {
             processes.apply(event(time, 4, Kind::Forked(1)));
-            processes.apply(event(time, 4, Kind::Exec));
+            processes.apply(event(time, 4, Kind::Exec(Comm::default())));
             processes.apply(event(time + 1, 4, Kind::Mapped(mapping(0, name))));
             processes.apply(event(time + 2, 4, Kind::Ended));
         }
@@ -501,9 +522,13 @@ mod tests {
             ..Metadata::default()
         };
         let metadata = Some(Box::new(known));
-        processes.apply(event(1, 1, Kind::Found { mappings: Vec::new(), metadata }));
+        processes.apply(event(
+            1,
+            1,
+            Kind::Found { mappings: Vec::new(), name: Comm::default(), metadata },
+        ));
         processes.apply(event(2, 2, Kind::Forked(1)));
-        processes.apply(event(3, 2, Kind::Exec));
+        processes.apply(event(3, 2, Kind::Exec(Comm::default())));
         processes.apply(event(3, 2, Kind::Described(Box::default())));
         processes.apply(event(3, 2, Kind::Mapped(mapping(0, "program"))));
         let metadata = processes.at(2, 2).unwrap().metadata.unwrap();

@@ -24,11 +24,13 @@ use super::{
     space::Mapped,
     table::{Event, Kind},
 };
+use profiler_profile::sample::Comm;
+
 use crate::{
     kernel,
     perf::record::{Record, Timed},
     procfs::{
-        self,
+        self, comm,
         maps::{self, Backing, MappedId, Mapping},
         status,
     },
@@ -261,7 +263,8 @@ impl Sight {
         };
         let mappings =
             maps::parse(&text).into_iter().map(|it| mapped(it, (alive, time_ns, false), &mut file));
-        let kind = Kind::Found { mappings: mappings.collect(), metadata };
+        let name = comm::read(tgid).unwrap_or_default();
+        let kind = Kind::Found { mappings: mappings.collect(), name, metadata };
         drop(files);
         if alive != tgid {
             self.headless.lock().unwrap_or_else(PoisonError::into_inner).add(tgid);
@@ -308,7 +311,8 @@ pub(crate) fn event(
             let mapping = Mapping { start, end, file_offset, backing, name: name.into() };
             (tgid, Kind::Mapped(mapped(mapping, (tgid, time_ns, true), file_of)))
         }
-        Record::Comm { tgid, exec: true, .. } => (tgid, Kind::Exec),
+        Record::Comm { tgid, exec: true, comm, .. } => (tgid, Kind::Exec(Comm(comm))),
+        Record::Comm { tgid, tid, comm, .. } if tgid == tid => (tgid, Kind::Named(Comm(comm))),
         Record::Fork { tgid, parent_tgid, .. } if tgid != parent_tgid => {
             (tgid, Kind::Forked(parent_tgid))
         }

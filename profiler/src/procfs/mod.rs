@@ -4,6 +4,7 @@
 //! read is `None`.
 
 pub mod cgroup;
+pub(crate) mod comm;
 pub mod maps;
 pub mod mounts;
 pub(crate) mod stat;

@@ -2,7 +2,7 @@
 //! format: with `PROFILER_BLESS` set, what comes out is written to `tests/recordings` in place of being compared.
 //! `examples/record.rs` makes a recording.
 
-use std::{env, fs, fs::File, io, path::PathBuf, sync::Mutex};
+use std::{env, fs, fs::File, io, io::Read as _, path::PathBuf, sync::Mutex};
 
 use jiff::tz::TimeZone;
 use profiler_common::counter::Counter;
@@ -176,7 +176,6 @@ fn replay(outputs: Vec<(Box<dyn Exporter>, PathBuf)>) -> Ledger {
         store: Store::default(),
         sources: vec![Arc::new(source())],
         naming: Naming::default(),
-        metadata: false,
         shows_names: false,
         outputs: Outputs::of(outputs, count()),
     };
@@ -194,6 +193,22 @@ fn assert_golden(name: &str, text: &str) {
     let first = text.lines().zip(golden.lines()).position(|(is, was)| is != was);
     let first = first.map(|line| (line + 1, text.lines().nth(line), golden.lines().nth(line)));
     assert!(text == golden, "{name} differs: line, what it is, what it was: {first:?}");
+}
+
+/// What was written, as text: unpacked, and with other bytes than characters escaped.
+fn readable(written: &[u8]) -> String {
+    const GZIP: &[u8] = &[0x1f, 0x8b];
+    let mut unpacked = Vec::new();
+    if written.starts_with(GZIP) {
+        flate2::read::GzDecoder::new(written).read_to_end(&mut unpacked).unwrap();
+    } else {
+        unpacked.extend_from_slice(written);
+    }
+    String::from_utf8(unpacked).unwrap_or_else(|error| {
+        let escaped = error.as_bytes().escape_ascii().to_string();
+        let lines = escaped.as_bytes().chunks(100).map(String::from_utf8_lossy);
+        lines.flat_map(|line| [line, "\n".into()]).collect()
+    })
 }
 
 #[test]
@@ -224,7 +239,7 @@ fn a_recording_gives_what_it_gave() {
     ledger.memory = Memory::default();
     assert_golden("ledger", &ledger.table(true));
     for (name, written) in written {
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let text = readable(&written.0.lock().unwrap());
         // The last line of both forms of JSON is the ledger, with the caches.
         let lines = text.lines().filter(|line| !line.starts_with("{\"type\":\"summary\""));
         let text: String = lines.flat_map(|line| [line, "\n"]).collect();

@@ -22,7 +22,7 @@ use self::{
 use super::{
     Exporter, Flushed,
     folded::BEYOND,
-    format::{Format, Options},
+    format::{Format, Options, Processes},
 };
 use crate::{
     ledger::{Ledger, memory::Cache},
@@ -37,7 +37,9 @@ pub const FORMAT: Format = Format {
     name: "pprof",
     help: "Gzipped protobuf, at the end, for `go tool pprof` and all that reads its profiles",
     extensions: &["pb.gz", "pprof"],
-    has_processes: true,
+    processes: Processes::Always,
+    is_binary: true,
+    viewers: "go tool pprof -http=: FILE, pprof.me, speedscope.app",
     has_ledger: false,
     export: |to, options| Box::new(Pprof::new(to, options)),
 };

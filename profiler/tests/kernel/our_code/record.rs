@@ -183,7 +183,10 @@ fn a_terminal_sees_how_the_run_goes_on_and_a_pipe_does_not() {
     let seen = of(Command::new("script").args(["-qec", &run, "/dev/null"]));
     assert!(seen.contains(" s left: "), "{seen:?}");
     // What comes last is not mixed with it.
-    assert!(seen.contains("\r\x1b[K") && seen.trim_end().ends_with("wrote a.folded"), "{seen:?}");
+    assert!(
+        seen.contains("\r\x1b[K") && seen.contains("\nprofiler: wrote a.folded, for "),
+        "{seen:?}"
+    );
     let piped = of(&mut record(dir.path(), &["-d", "2", "-o", "a.folded"]));
     assert!(!piped.contains('\r') && !piped.contains(" s left"), "{piped:?}");
 }
