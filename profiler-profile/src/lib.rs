@@ -10,6 +10,7 @@ pub mod address;
 pub mod cpus;
 pub mod export;
 pub mod frame;
+pub mod import;
 pub mod ledger;
 pub mod printable;
 pub mod process;

@@ -1,0 +1,188 @@
+//! Profiles that were written before, by us or by another program: from bytes to what is in them.
+//!
+//! Files may be anybody's. What they can make us allocate is [limited](Limits), and what is wrong with them is
+//! said with its place.
+
+pub mod folded;
+pub mod pprof;
+mod wire;
+
+use std::sync::Arc;
+
+/// What a file may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Its bytes, decompressed.
+    pub bytes: usize,
+    /// Things in it: stacks with their frames, labels and values, and what these refer to. Each takes at most some
+    /// 100 bytes of memory beside its text.
+    pub things: usize,
+}
+
+/// Enough for a million stacks.
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes: 1 << 30, things: 1 << 26 }
+    }
+}
+
+/// Why a file is not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It is larger than is allowed.
+    #[error("it has more than {limit} bytes, decompressed")]
+    TooLarge {
+        /// [`Limits::bytes`].
+        limit: usize,
+    },
+    /// There is more in it than is allowed.
+    #[error("it has more than {limit} frames, labels and values")]
+    TooMany {
+        /// [`Limits::things`].
+        limit: usize,
+    },
+    /// It can't be decompressed.
+    #[error("it can't be decompressed after the first {bytes} bytes that came out: {why}")]
+    Gzip {
+        /// How much came out before.
+        bytes: usize,
+        /// What the decoder says.
+        why: String,
+    },
+    /// A message is not as it must be.
+    #[error("byte {at} of the decompressed profile: {what}")]
+    Byte {
+        /// Where it begins, from 0 on.
+        at: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A line is not as it must be.
+    #[error("line {line}: {what}")]
+    Line {
+        /// Which, from 1 on.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// A profile as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// What the values of a stack are.
+    pub value_types: Vec<ValueType>,
+    /// Which of them its writer would show first.
+    pub default_value: usize,
+    /// What stacks refer to.
+    pub frames: Vec<Frame>,
+    /// The stacks, in the order of the file. A stack may come twice.
+    pub stacks: Vec<Stack>,
+    /// When it was begun; nanoseconds since 1970, if it says so.
+    pub begun_ns: Option<i64>,
+    /// How long it took in nanoseconds, if it says so.
+    pub duration_ns: Option<i64>,
+    /// What was sampled, and how much of it lies between two samples, if it says so.
+    pub period: Option<(ValueType, i64)>,
+    /// What its writer says of it, for people.
+    pub comments: Vec<String>,
+}
+
+/// What a value is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueType {
+    /// Such as `samples` or `cpu`.
+    pub name: Arc<str>,
+    /// Such as `count` or `nanoseconds`.
+    pub unit: Arc<str>,
+}
+
+/// A function on a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Its name.
+    pub name: Option<Arc<str>>,
+    /// The source file.
+    pub file: Option<Arc<str>>,
+    /// The line there.
+    pub line: Option<u32>,
+    /// The file that the code is in, or what stands for it, such as `[vdso]`.
+    pub module: Option<Arc<str>>,
+    /// That file's build id in hex digits.
+    pub build_id: Option<Arc<str>>,
+    /// Where there is no name, the address that the file gives.
+    pub address: Option<u64>,
+    /// Whether it is the kernel's code.
+    pub is_kernel: bool,
+    /// Whether it was inlined into its caller.
+    pub inlined: bool,
+}
+
+/// A stack, and what was sampled of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stack {
+    /// Places in [`Imported::frames`], innermost first.
+    pub frames: Vec<u32>,
+    /// Whose it is.
+    pub labels: Vec<Label>,
+    /// As many as there are [types](Imported::value_types). Differences of profiles have negative ones.
+    pub values: Vec<i64>,
+}
+
+/// Something that is known of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// What, such as `pid`.
+    pub key: Arc<str>,
+    /// Its value.
+    pub value: LabelValue,
+}
+
+/// What a label says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelValue {
+    /// A text.
+    Text(Arc<str>),
+    /// A number.
+    Number(i64),
+}
+
+impl Imported {
+    /// The frames of a stack, innermost first.
+    pub fn frames_of(&self, stack: &Stack) -> impl DoubleEndedIterator<Item = &Frame> {
+        let place = |place: &u32| usize::try_from(*place).ok();
+        stack.frames.iter().filter_map(place).filter_map(|place| self.frames.get(place))
+    }
+
+    /// The sum of each value over all stacks.
+    #[must_use]
+    pub fn totals(&self) -> Vec<i128> {
+        let mut totals = vec![0_i128; self.value_types.len()];
+        for stack in &self.stacks {
+            for (total, value) in totals.iter_mut().zip(&stack.values) {
+                *total += i128::from(*value);
+            }
+        }
+        totals
+    }
+}
+
+/// How many things may still come.
+#[derive(Debug)]
+struct Allowance {
+    left: usize,
+    limit: usize,
+}
+
+impl Allowance {
+    fn new(limit: usize) -> Self {
+        Self { left: limit, limit }
+    }
+
+    /// Takes some of it.
+    fn take(&mut self, things: usize) -> Result<(), Error> {
+        let left = self.left.checked_sub(things);
+        self.left = left.ok_or(Error::TooMany { limit: self.limit })?;
+        Ok(())
+    }
+}
