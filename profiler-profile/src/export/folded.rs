@@ -24,6 +24,8 @@ use crate::{
 
 /// What stands in the place of a name that there is not.
 pub(super) const UNKNOWN: &str = "[unknown]";
+/// What the kernel's own code is in, as perf calls it.
+pub(super) const KERNEL: &str = "[kernel.kallsyms]";
 /// What stands in the place of the stacks that there was no room for.
 pub(super) const BEYOND: &str = "[stacks beyond --max-stacks]";
 

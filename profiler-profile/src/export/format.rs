@@ -4,7 +4,7 @@ use std::{fmt, io::Write};
 
 use jiff::tz::TimeZone;
 
-use super::{Exporter, compact, folded, json, pprof, svg, text};
+use super::{Exporter, compact, folded, json, perf_script, pprof, speedscope, svg, text};
 
 /// Every format. A new one is a file with an [`Exporter`], its name among the modules, and its entry here.
 pub const FORMATS: &[&Format] = &[
@@ -14,6 +14,8 @@ pub const FORMATS: &[&Format] = &[
     &folded::FORMAT,
     &pprof::FORMAT,
     &svg::FORMAT,
+    &perf_script::FORMAT,
+    &speedscope::FORMAT,
 ];
 
 /// A format that the user can choose.

@@ -4,7 +4,6 @@
 //! those of <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 mod labels;
-mod numbered;
 mod tables;
 mod values;
 
@@ -15,7 +14,6 @@ use prost::Message as _;
 
 use self::{
     labels::{Keys, Who},
-    numbered::Numbered,
     tables::Tables,
     values::Values,
 };
@@ -23,6 +21,7 @@ use super::{
     Exporter, Flushed,
     folded::BEYOND,
     format::{Format, Options, Processes},
+    numbered::{self, Numbered},
 };
 use crate::{
     ledger::{Ledger, memory::Cache},

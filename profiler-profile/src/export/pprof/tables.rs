@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::numbered::{Numbered, Places, id};
 use crate::{
-    export::folded::{UNKNOWN, name},
+    export::{
+        folded::{KERNEL, UNKNOWN, name},
+        numbered::{Numbered, Places, id},
+    },
     frame::Frame,
     printable::printable,
     profile_proto as proto,
     stack::{self, Stack},
 };
-
-/// What the kernel's own code is in.
-const KERNEL: &str = "[kernel.kallsyms]";
 
 /// The tables while samples come.
 ///
