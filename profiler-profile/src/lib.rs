@@ -16,6 +16,7 @@ pub mod printable;
 pub mod process;
 pub mod profile;
 mod profile_proto;
+pub mod report;
 pub mod sample;
 pub mod source;
 pub mod stack;

@@ -12,6 +12,8 @@ use profiler_profile::{
     export::format::{FORMATS, Format},
 };
 
+use regex::Regex;
+
 use crate::{
     perf::event::EventSpec,
     units::{self, Frequency},
@@ -36,6 +38,11 @@ const RECORD_EXAMPLES: &str = "Examples:
   profiler record -o out.folded -- make     a command with all that it starts
   profiler record -p 812 -o a.pb.gz -o a.folded
                                             one process until Ctrl-C, into two files";
+
+const REPORT_EXAMPLES: &str = "Examples:
+  profiler report                           the hottest functions of profile.pb.gz
+  profiler report --tree --focus parse      who calls what matches `parse`, and what that calls
+  profiler report --by process a.folded     processes by their share";
 
 /// Sample the stacks of a whole Linux machine.
 ///
@@ -69,6 +76,11 @@ pub enum Command {
     /// command, and 126 if it can't be run.
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Box<RecordArgs>),
+    /// Print what a recorded profile shows: the hottest functions, or a tree of calls.
+    ///
+    /// Reads pprof and folded stacks, whoever has written them. Needs no privileges.
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(ReportArgs),
     /// Show whether the profiler can run here, and how to fix what is missing.
     ///
     /// Exit code 0 when the profiler can run, 1 when it can't.
@@ -99,6 +111,40 @@ pub enum Command {
     ///
     /// To read it: profiler man | man -l -
     Man,
+}
+
+/// What to read, and what to show of it.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The profile; `-` is standard input.
+    #[arg(value_name = "FILE", default_value = "profile.pb.gz")]
+    pub file: PathBuf,
+    /// What the rows of the table stand for.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "function")]
+    pub by: By,
+    /// Show a tree of calls, callers first, indented where it branches.
+    #[arg(long, conflicts_with = "by")]
+    pub tree: bool,
+    /// Show so many rows at most; 0 shows all.
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+    /// Keep only stacks with a function that matches this regular expression.
+    #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
+    pub focus: Option<Regex>,
+    /// Leave out stacks with a function that matches this regular expression.
+    #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
+    pub ignore: Option<Regex>,
+}
+
+/// What the rows of a report stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Functions.
+    Function,
+    /// Programs and libraries.
+    Module,
+    /// Processes, by name.
+    Process,
 }
 
 /// How to sample, and what to print as samples come.

@@ -1,5 +1,6 @@
 //! Sizes and times as people type them.
 
+use regex::Regex;
 use std::time::Duration;
 
 /// A whole number of at least 1.
@@ -23,6 +24,18 @@ pub enum Frequency {
 /// `99`, or `max`.
 pub(crate) fn parse_frequency(text: &str) -> Result<Frequency, String> {
     if text == "max" { Ok(Frequency::Max) } else { parse_positive(text).map(Frequency::Hz) }
+}
+
+/// A regular expression; what is wrong with one is said with its place.
+pub(crate) fn parse_pattern(text: &str) -> Result<Regex, String> {
+    use regex_syntax::Error;
+    let at = |column: usize, what: &dyn std::fmt::Display| format!("column {column}: {what}");
+    match regex_syntax::parse(text) {
+        Ok(_) => Regex::new(text).map_err(|error| error.to_string()),
+        Err(Error::Parse(error)) => Err(at(error.span().start.column, error.kind())),
+        Err(Error::Translate(error)) => Err(at(error.span().start.column, error.kind())),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The id of a process: not zero.

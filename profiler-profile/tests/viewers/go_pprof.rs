@@ -162,7 +162,8 @@ fn all_that_is_in_it() {
     let labels = |pid: u32, tid: u32| {
         let container = "c0ffee".repeat(10) + "c0ff";
         format!(
-            "                cgroup:[/system.slice/mysqld.service] comm:[mysqld] container:[{container}]\n\
+            "                cgroup:[/system.slice/mysqld.service] comm:[mysqld] container:[{container}] \
+             process:[mysqld]\n\
              \x20               pid:[{pid}] tid:[{tid}]\n"
         )
     };

@@ -5,6 +5,7 @@ mod manual;
 mod privileges;
 mod record;
 mod replacement;
+mod report;
 mod session;
 mod stream;
 mod unwind_info;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::UnwindInfo { file, at }) => unwind_info::run(&file, at),
         Some(Command::Completions { shell }) => Ok(manual::completions(shell)),
         Some(Command::Man) => Ok(manual::page()),
+        Some(Command::Report(args)) => report::run(&args),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }

@@ -8,15 +8,16 @@ pub(super) struct Keys {
     pid: u32,
     tid: u32,
     comm: u32,
+    process: u32,
     cgroup: u32,
     container: u32,
 }
 
 impl Keys {
     pub(super) fn of(tables: &mut Tables) -> Self {
-        let [pid, tid, comm, cgroup, container] =
-            ["pid", "tid", "comm", "cgroup", "container"].map(|key| tables.text(key));
-        Self { pid, tid, comm, cgroup, container }
+        let [pid, tid, comm, process, cgroup, container] =
+            ["pid", "tid", "comm", "process", "cgroup", "container"].map(|key| tables.text(key));
+        Self { pid, tid, comm, process, cgroup, container }
     }
 }
 
@@ -26,6 +27,7 @@ pub(super) struct Who {
     pid: u32,
     tid: u32,
     comm: u32,
+    process: u32,
     cgroup: Option<u32>,
     container: Option<u32>,
 }
@@ -40,6 +42,7 @@ impl Who {
             pid: task.tgid,
             tid: task.tid,
             comm: text(&task.comm.text()),
+            process: text(&task.process_name()),
             cgroup: cgroup.map(&mut text),
             container: container.map(&mut text),
         }
@@ -49,13 +52,15 @@ impl Who {
     pub(super) fn placed(self, tables: &Finished) -> Self {
         let place = |number| tables.text_place(number);
         let (cgroup, container) = (self.cgroup.map(place), self.container.map(place));
-        Self { comm: place(self.comm), cgroup, container, ..self }
+        let (comm, process) = (place(self.comm), place(self.process));
+        Self { comm, process, cgroup, container, ..self }
     }
 
     /// The labels of one that is placed. What is not known has none.
     pub(super) fn labels(self, keys: &Keys, tables: &Finished) -> Vec<Label> {
         let texts = [
             (keys.comm, Some(self.comm)),
+            (keys.process, Some(self.process)),
             (keys.cgroup, self.cgroup),
             (keys.container, self.container),
         ];

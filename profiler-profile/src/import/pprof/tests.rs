@@ -116,8 +116,8 @@ fn what_was_written_reads_back() {
     assert!(profile.stacks.iter().any(|it| text(it) == whole));
     let labels = |tid| {
         let number = |key, number| (Arc::from(key), LabelValue::Number(number));
-        let comm = (Arc::from("comm"), LabelValue::Text(Arc::from("a")));
-        let of = [comm, number("pid", 4), number("tid", tid)];
+        let name = |key| (Arc::from(key), LabelValue::Text(Arc::from("a")));
+        let of = [name("comm"), name("process"), number("pid", 4), number("tid", tid)];
         of.map(|(key, value)| Label { key, value })
     };
     assert_eq!(profile.stacks.first().unwrap().labels, labels(5));

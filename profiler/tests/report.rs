@@ -1,0 +1,71 @@
+//! `report`, as a user runs it: no privileges, no kernel.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    io::Write as _,
+    process::{Command, Output, Stdio},
+};
+
+const STACKS: &[u8] = b"web;main;serve;parse 30\nweb;main;serve 10\ndb;main;scan 60\n";
+
+fn report(arguments: &[&str], input: &[u8]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.folded"), STACKS).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_profiler"));
+    command.arg("report").args(arguments).current_dir(dir.path());
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may have said already what is wrong.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn rows(arguments: &[&str], input: &[u8]) -> Vec<String> {
+    let output = report(arguments, input);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn a_file_and_standard_input_give_the_same() {
+    let expected =
+        ["samples: 100", "", "SELF % TOTAL % FUNCTION MODULE", "60 60.0% 60 60.0% scan [unknown]"];
+    assert_eq!(rows(&["a.folded", "--top", "1"], b"")[..4], expected);
+    assert_eq!(rows(&["-", "--top", "1"], STACKS)[..4], expected);
+}
+
+#[test]
+fn options_choose_what_is_shown() {
+    let processes = rows(&["a.folded", "--by", "process"], b"");
+    assert_eq!(processes[3..], ["60 60.0% 60 60.0% db", "40 40.0% 40 40.0% web"]);
+    let tree = rows(&["a.folded", "--tree", "--focus", "^parse$"], b"");
+    assert_eq!(tree[0], "samples: 30 of 100 (30.0%)");
+    assert_eq!(
+        tree[3..],
+        ["30 100.0% web", "30 100.0% main", "30 100.0% serve", "30 100.0% parse"]
+    );
+}
+
+#[test]
+fn what_can_not_be_read_is_said_with_its_place() {
+    for (arguments, input, code, part) in [
+        (&["none.folded"][..], &b""[..], 1, "cannot read none.folded: No such file"),
+        (&["-"], b"a;b 1\na;b\n", 1, "line 2: no count"),
+        (&["-"], b"\x1f\x8b\x08\0", 1, "can't be decompressed"),
+        (&["-"], b"\0\0", 1, "cannot read standard input: byte "),
+        (&["-", "--focus", "a(b"], STACKS, 2, "column 2: unclosed group"),
+        (&["-", "--top", "many"], STACKS, 2, "--top"),
+    ] {
+        let output = report(arguments, input);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part) && output.stdout.is_empty(), "{arguments:?}: {said}");
+    }
+}
