@@ -40,4 +40,5 @@ fn the_same_samples_give_the_same_bytes() {
     let samples = samples(0, "cpu-clock", Rate::Frequency(99), 3000);
     let backwards: Vec<_> = samples.iter().rev().cloned().collect();
     assert_eq!(export("svg", &samples), export("svg", &backwards));
+    assert_eq!(export("html", &samples), export("html", &backwards));
 }

@@ -4,7 +4,7 @@ use std::{fmt, io::Write};
 
 use jiff::tz::TimeZone;
 
-use super::{Exporter, compact, folded, json, perf_script, pprof, speedscope, svg, text};
+use super::{Exporter, compact, folded, html, json, perf_script, pprof, speedscope, svg, text};
 
 /// Every format. A new one is a file with an [`Exporter`], its name among the modules, and its entry here.
 pub const FORMATS: &[&Format] = &[
@@ -14,8 +14,9 @@ pub const FORMATS: &[&Format] = &[
     &folded::FORMAT,
     &pprof::FORMAT,
     &svg::FORMAT,
-    &perf_script::FORMAT,
+    &html::FORMAT,
     &speedscope::FORMAT,
+    &perf_script::FORMAT,
 ];
 
 /// A format that the user can choose.

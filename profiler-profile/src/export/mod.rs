@@ -3,6 +3,7 @@
 pub mod compact;
 pub mod folded;
 pub mod format;
+pub mod html;
 pub mod json;
 mod json_text;
 mod numbered;

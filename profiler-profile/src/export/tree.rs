@@ -62,77 +62,68 @@ pub(super) struct Tree {
     pub(super) nodes: Vec<Node>,
 }
 
-/// A node of a tree that grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct NodeId(usize);
-
-/// The root of a tree that grows.
-const ROOT: NodeId = NodeId(0);
+/// Where samples ended that were given to a [`Builder`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End(usize);
 
 /// The name and the module by where they lie, which tells most frames apart without a look at the text.
 type Seen = (usize, usize, Kind);
 
-/// A tree that grows.
+/// Takes stacks, of which it makes a tree once it has them all: sorted, those that begin alike lie together.
 #[derive(Debug)]
 pub(super) struct Builder<'a> {
     functions: FxHashMap<Function, usize>,
     seen: FxHashMap<Seen, usize>,
-    /// Function and caller of each node.
-    nodes: Vec<(usize, NodeId)>,
-    own: Vec<u64>,
-    callees: FxHashMap<(NodeId, usize), NodeId>,
+    /// The functions of all stacks, outermost first, one stack behind the other.
+    calls: Vec<usize>,
+    /// Where each of them ends there, and its samples.
+    stacks: Vec<(usize, u64)>,
     /// What was seen must not go away.
     entries: PhantomData<&'a Entry>,
 }
 
 impl<'a> Builder<'a> {
-    /// A root alone.
+    /// No stacks yet.
     pub(super) fn new() -> Self {
-        let root = Function { name: "all".into(), module: String::new(), kind: Kind::All };
         Self {
-            functions: FxHashMap::from_iter([(root, 0)]),
+            functions: FxHashMap::default(),
             seen: FxHashMap::default(),
-            nodes: vec![(0, ROOT)],
-            own: vec![0],
-            callees: FxHashMap::default(),
+            calls: Vec::new(),
+            stacks: Vec::new(),
             entries: PhantomData,
         }
     }
 
-    /// Adds the samples of an entry, and says where they ended.
-    pub(super) fn add(&mut self, entry: &'a Entry) -> NodeId {
-        let mut node = self.process(&process_name(entry));
+    /// Adds the samples of an entry.
+    pub(super) fn add(&mut self, entry: &'a Entry) -> End {
+        self.process(&process_name(entry));
         for (_, frame) in entry.user.frames().rev() {
-            let kind = if frame.inlined { Kind::Inlined } else { Kind::User };
-            node = self.call(node, frame, kind);
+            self.call(frame, if frame.inlined { Kind::Inlined } else { Kind::User });
         }
         for (_, frame) in entry.kernel.frames().rev() {
-            let kind = if frame.inlined { Kind::InlinedKernel } else { Kind::Kernel };
-            node = self.call(node, frame, kind);
+            self.call(frame, if frame.inlined { Kind::InlinedKernel } else { Kind::Kernel });
         }
-        self.count(node, entry.count)
+        self.end(entry.count)
     }
 
     /// Adds samples of which no stack is known, under a name of their own.
-    pub(super) fn add_without_stack(&mut self, name: &str, samples: u64) -> NodeId {
-        let node = self.process(name);
-        self.count(node, samples)
+    pub(super) fn add_without_stack(&mut self, name: &str, samples: u64) -> End {
+        self.process(name);
+        self.end(samples)
     }
 
-    fn count(&mut self, node: NodeId, samples: u64) -> NodeId {
-        if let Some(own) = self.own.get_mut(node.0) {
-            *own = own.saturating_add(samples);
-        }
-        node
+    fn end(&mut self, samples: u64) -> End {
+        self.stacks.push((self.calls.len(), samples));
+        End(self.stacks.len() - 1)
     }
 
-    fn process(&mut self, name: &str) -> NodeId {
+    fn process(&mut self, name: &str) {
         let module = String::new();
         let function = self.function(Function { name: name.into(), module, kind: Kind::Process });
-        self.callee(ROOT, function)
+        self.calls.push(function);
     }
 
-    fn call(&mut self, caller: NodeId, frame: &Frame, kind: Kind) -> NodeId {
+    fn call(&mut self, frame: &Frame, kind: Kind) {
         let seen = (place(frame.symbol.as_ref()), place(frame.module.as_ref()), kind);
         let function = if let Some(function) = self.seen.get(&seen) {
             *function
@@ -143,7 +134,7 @@ impl<'a> Builder<'a> {
             self.seen.insert(seen, function);
             function
         };
-        self.callee(caller, function)
+        self.calls.push(function);
     }
 
     fn function(&mut self, function: Function) -> usize {
@@ -151,63 +142,70 @@ impl<'a> Builder<'a> {
         *self.functions.entry(function).or_insert(next)
     }
 
-    fn callee(&mut self, caller: NodeId, function: usize) -> NodeId {
-        let next = NodeId(self.nodes.len());
-        let node = *self.callees.entry((caller, function)).or_insert(next);
-        if node == next {
-            self.nodes.push((function, caller));
-            self.own.push(0);
-        }
-        node
-    }
-
-    /// The tree, and where the nodes are in it.
-    pub(super) fn finish(self) -> (Tree, Places) {
+    /// The tree, and where the stacks end in it.
+    pub(super) fn finish(mut self) -> (Tree, Ends) {
+        let root = Function { name: "all".into(), module: String::new(), kind: Kind::All };
+        let root = self.function(root);
         let mut functions: Vec<(Function, usize)> = self.functions.into_iter().collect();
         functions.sort_unstable();
         let mut ranks = vec![0; functions.len()];
         for (rank, (_, id)) in functions.iter().enumerate() {
             put(&mut ranks, *id, rank);
         }
-        let mut callees = vec![Vec::new(); self.nodes.len()];
-        for ((caller, function), node) in self.callees {
-            if let Some(callees) = callees.get_mut(caller.0) {
-                callees.push((at(&ranks, function), node));
+        for call in &mut self.calls {
+            *call = at(&ranks, *call);
+        }
+        let starts = std::iter::once(0).chain(self.stacks.iter().map(|(end, _)| *end));
+        let stacks = starts.zip(&self.stacks).enumerate();
+        let mut stacks: Vec<(&[usize], usize, u64)> = stacks
+            .map(|(id, (start, (end, own)))| {
+                (self.calls.get(start..*end).unwrap_or_default(), id, *own)
+            })
+            .collect();
+        stacks.sort_unstable();
+
+        let mut nodes =
+            vec![Node { function: at(&ranks, root), parent: 0, depth: 0, own: 0, total: 0 }];
+        let mut ends = vec![0; stacks.len()];
+        // The nodes from the root to where the last stack ended, and its calls.
+        let (mut path, mut last): (Vec<usize>, &[usize]) = (vec![0], &[]);
+        for (calls, id, own) in stacks {
+            let same = calls.iter().zip(last).take_while(|(one, other)| one == other).count();
+            path.truncate(same + 1);
+            for function in calls.iter().skip(same).copied() {
+                let parent = path.last().copied().unwrap_or_default();
+                path.push(nodes.len());
+                nodes.push(Node { function, parent, depth: path.len() - 1, own: 0, total: 0 });
             }
+            let end = path.last().copied().unwrap_or_default();
+            if let Some(node) = nodes.get_mut(end) {
+                node.own = node.own.saturating_add(own);
+            }
+            put(&mut ends, id, end);
+            last = calls;
         }
-        let mut places = vec![0; self.nodes.len()];
-        let mut nodes = Vec::with_capacity(self.nodes.len());
-        let root = self.nodes.first().map_or(0, |(function, _)| at(&ranks, *function));
-        let mut waiting = vec![(root, ROOT, 0, 0)];
-        while let Some((function, id, parent, depth)) = waiting.pop() {
-            let place = nodes.len();
-            put(&mut places, id.0, place);
-            let own = at(&self.own, id.0);
-            nodes.push(Node { function, parent, depth, own, total: own });
-            let mut callees = callees.get_mut(id.0).map(std::mem::take).unwrap_or_default();
-            callees.sort_unstable_by_key(|(function, _)| std::cmp::Reverse(*function));
-            let callees = callees.into_iter();
-            waiting.extend(callees.map(|(function, id)| (function, id, place, depth + 1)));
-        }
-        for place in (1..nodes.len()).rev() {
-            let Some(Node { parent, total, .. }) = nodes.get(place).copied() else { continue };
-            if let Some(parent) = nodes.get_mut(parent) {
+        for place in (0..nodes.len()).rev() {
+            let Some(node) = nodes.get_mut(place) else { continue };
+            node.total = node.total.saturating_add(node.own);
+            let Node { parent, total, .. } = *node;
+            if place > 0
+                && let Some(parent) = nodes.get_mut(parent)
+            {
                 parent.total = parent.total.saturating_add(total);
             }
         }
         let functions = functions.into_iter().map(|(function, _)| function).collect();
-        (Tree { functions, nodes }, Places(places))
+        (Tree { functions, nodes }, Ends(ends))
     }
 }
 
-/// Where the nodes of a tree that has grown are in it.
-pub(super) struct Places(Vec<usize>);
+/// Where stacks end in the tree that was made of them.
+pub(super) struct Ends(Vec<usize>);
 
-#[cfg_attr(not(test), expect(dead_code))]
-impl Places {
-    /// The place of a node.
-    pub(super) fn of(&self, node: NodeId) -> usize {
-        at(&self.0, node.0)
+impl Ends {
+    /// The place of the node.
+    pub(super) fn of(&self, end: End) -> usize {
+        at(&self.0, end.0)
     }
 }
 
@@ -345,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_in_the_tree() {
+    fn ends_are_known_in_the_tree() {
         let entries = [entry(b"b", &["f"], &[], 1), entry(b"a", &["g"], &[], 2)];
         let mut builder = Builder::new();
-        let ids = [builder.add(&entries[0]), builder.add(&entries[1])];
+        let end = [builder.add(&entries[0]), builder.add(&entries[1])];
         let beyond = builder.add_without_stack(BEYOND_LIMIT, 9);
-        let (tree, places) = builder.finish();
-        let own = |id| tree.nodes[places.of(id)].own;
-        assert_eq!((own(ids[0]), own(ids[1]), own(beyond), tree.total()), (1, 2, 9, 12));
+        let (tree, ends) = builder.finish();
+        let own = |end| tree.nodes[ends.of(end)].own;
+        assert_eq!((own(end[0]), own(end[1]), own(beyond), tree.total()), (1, 2, 9, 12));
     }
 
     #[test]

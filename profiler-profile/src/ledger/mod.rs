@@ -463,7 +463,7 @@ fn same(mut numbers: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{counters::PerCpuCounters, *};
     use crate::source::{Counts, Source};
     use profiler_common::counter::Counter;
@@ -477,7 +477,7 @@ mod tests {
     }
 
     /// The ledger of a second in which the event of each CPU was enabled for so long.
-    fn ledger_of(enabled: impl IntoIterator<Item = (Duration, bool)>) -> Ledger {
+    pub(crate) fn ledger_of(enabled: impl IntoIterator<Item = (Duration, bool)>) -> Ledger {
         let events = enabled.into_iter().zip(0..).map(|((enabled, whole), cpu)| {
             let enabled_ns = enabled.as_nanos().try_into().unwrap();
             let count = EventCount { count: 0, enabled_ns, running_ns: enabled_ns };

@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io::{self, Write},
     sync::{Arc, Mutex},
     time::Duration,
@@ -54,13 +54,25 @@ pub(crate) struct Stacks<'a> {
 pub(crate) struct Recorder {
     store: Store,
     source: Arc<Source>,
+    /// Names are kept once, as by what finds them.
+    names: HashMap<String, Arc<str>>,
     pub(crate) samples: Vec<Sample>,
 }
 
 impl Recorder {
     pub(crate) fn new(slot: usize, event: &'static str, rate: Rate) -> Self {
         let source = Source { slot, name: event.into(), counts: Counts::Clock, rate };
-        Self { store: Store::default(), source: Arc::new(source), samples: Vec::new() }
+        Self {
+            store: Store::default(),
+            source: Arc::new(source),
+            names: HashMap::new(),
+            samples: Vec::new(),
+        }
+    }
+
+    fn name(&mut self, name: &str) -> Arc<str> {
+        let known = self.names.entry(name.to_owned()).or_insert_with(|| name.into());
+        Arc::clone(known)
     }
 
     pub(crate) fn add(&mut self, of: &Stacks<'_>) {
@@ -72,8 +84,8 @@ impl Recorder {
         for (name, module) in of.frames.iter().rev() {
             let symbol = name.trim_start_matches('~');
             let frame = Frame {
-                symbol: Some(symbol.into()),
-                module: Some((*module).into()),
+                symbol: Some(self.name(symbol)),
+                module: Some(self.name(module)),
                 inlined: name.starts_with('~'),
                 origin: Origin::Elf,
                 ..Frame::default()
@@ -200,14 +212,20 @@ pub(crate) fn distinct(count: usize) -> Vec<Sample> {
     let modules: Vec<String> = (0..40).map(|it| format!("/usr/lib/lib{it}.so")).collect();
     let mut recorder = Recorder::new(0, "cpu-clock", Rate::Frequency(99));
     let mut path: Vec<usize> = Vec::new();
-    for _ in 0..count {
+    let mut seen = HashSet::new();
+    while seen.len() < count {
         // Stacks share their outer part, as calls do.
-        let keep = path.len().min(4 + random.below(40));
+        let keep = path.len().min(random.below(44));
         path.truncate(keep);
         let depth = 10 + random.below(50);
         while path.len() < depth.max(keep + 1) {
-            let spread = 3 + 4 * path.len();
-            path.push((path.last().copied().unwrap_or(0) * 31 + random.below(spread) * 17) % 5000);
+            // Most calls go the same way.
+            let spread = 2 + path.len() / 2;
+            let way = random.below(spread) & random.below(spread) & random.below(spread);
+            path.push((path.last().copied().unwrap_or(0) * 31 + way * 17 + 7) % 5000);
+        }
+        if !seen.insert(path.clone()) {
+            continue;
         }
         let frames =
             path.iter().map(|it| (names[*it].as_str(), modules[it % 40].as_str())).collect();
