@@ -4,7 +4,9 @@ use std::{fmt, io::Write};
 
 use jiff::tz::TimeZone;
 
-use super::{Exporter, compact, folded, html, json, perf_script, pprof, speedscope, svg, text};
+use super::{
+    Exporter, compact, firefox, folded, html, json, perf_script, pprof, speedscope, svg, text,
+};
 
 /// Every format. A new one is a file with an [`Exporter`], its name among the modules, and its entry here.
 pub const FORMATS: &[&Format] = &[
@@ -17,6 +19,7 @@ pub const FORMATS: &[&Format] = &[
     &html::FORMAT,
     &speedscope::FORMAT,
     &perf_script::FORMAT,
+    &firefox::FORMAT,
 ];
 
 /// A format that the user can choose.

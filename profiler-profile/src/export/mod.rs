@@ -1,6 +1,7 @@
 //! From a profile to bytes: one file a format.
 
 pub mod compact;
+pub mod firefox;
 pub mod folded;
 pub mod format;
 pub mod html;

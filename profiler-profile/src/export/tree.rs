@@ -222,6 +222,12 @@ pub(super) fn process_name(entry: &Entry) -> String {
     if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
 }
 
+/// The name of a thread.
+pub(super) fn thread_name(entry: &Entry) -> String {
+    let comm = entry.task.comm.text();
+    if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
+}
+
 /// Where a text lies in memory. What is held lies where nothing else does.
 fn place(text: Option<&Arc<str>>) -> usize {
     text.map_or(0, |text| Arc::as_ptr(text).cast::<u8>().addr())

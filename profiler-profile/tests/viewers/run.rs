@@ -47,19 +47,8 @@ pub(crate) fn export(
     max_stacks: usize,
 ) -> Vec<u8> {
     let written = Written::default();
-    let options = Options {
-        kernel_stacks: true,
-        user_stacks: true,
-        names_events: sources.len() > 1,
-        begun_ns: 5_000_000_000,
-        producer: "profiler 1.2.3",
-        real_time_ahead_ns: 1_700_000_000_000_000_000,
-        zone: TimeZone::UTC,
-        rendered_bytes: 1 << 20,
-        max_stacks,
-    };
-    let format = Format::find(format).unwrap();
-    let mut exporter = (format.export)(Box::new(written.clone()), options);
+    let options = options(sources, max_stacks);
+    let mut exporter = (Format::find(format).unwrap().export)(Box::new(written.clone()), options);
     for sample in samples {
         exporter.add(std::slice::from_ref(sample)).unwrap();
     }
@@ -68,8 +57,23 @@ pub(crate) fn export(
     Arc::into_inner(written.0).unwrap().into_inner().unwrap()
 }
 
+/// What is the same for all formats.
+pub(crate) fn options(sources: &[&Arc<Source>], max_stacks: usize) -> Options {
+    Options {
+        kernel_stacks: true,
+        user_stacks: true,
+        names_events: sources.len() > 1,
+        begun_ns: 5_000_000_000,
+        producer: "profiler 1.2.3",
+        real_time_ahead_ns: 1_700_000_000_000_000_000,
+        zone: TimeZone::UTC,
+        rendered_bytes: 64 << 20,
+        max_stacks,
+    }
+}
+
 /// The ledger of ten seconds, in which three samples of each source were lost.
-fn ledger(sources: &[&Arc<Source>], samples: &[Sample]) -> Ledger {
+pub(crate) fn ledger(sources: &[&Arc<Source>], samples: &[Sample]) -> Ledger {
     let delivered = PerCpuCount::new(sources.len(), 1);
     let none = PerCpuCount::new(sources.len(), 1);
     let sides = sources.iter().enumerate().map(|(slot, source)| {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::{
     format::Options,
-    tree::{BEYOND_LIMIT, Builder, Tree, process_name},
+    tree::{BEYOND_LIMIT, Builder, Tree, process_name, thread_name},
 };
 use crate::{
     ledger::{Ledger, SourceAccount},
@@ -99,9 +99,12 @@ impl Data {
         let mut builder = Builder::new();
         let mut ended = Vec::new();
         let mut commands: BTreeMap<Option<u32>, BTreeSet<&str>> = BTreeMap::new();
+        let mut called: BTreeMap<Option<u32>, BTreeMap<String, u64>> = BTreeMap::new();
         for entry in profile.entries() {
             let task = &entry.task;
-            let thread = (Some(task.tgid), Some(task.tid), process_name(entry));
+            let thread = (Some(task.tgid), Some(task.tid), thread_name(entry));
+            let names = called.entry(thread.0).or_default();
+            *names.entry(process_name(entry)).or_default() += entry.count;
             ended.push((entry.source.slot, thread, builder.add(entry), entry.count));
             let command = task.process.as_ref().and_then(|it| it.command_line.as_deref());
             commands.entry(Some(task.tgid)).or_default().extend(command);
@@ -111,6 +114,7 @@ impl Data {
             if beyond > 0 {
                 let end = builder.add_without_stack(BEYOND_LIMIT, beyond);
                 ended.push((slot, (None, None, BEYOND_LIMIT.into()), end, beyond));
+                called.entry(None).or_default().insert(BEYOND_LIMIT.into(), beyond);
             }
         }
         let (tree, ends) = builder.finish();
@@ -120,7 +124,7 @@ impl Data {
         for (_, thread, _, count) in &ended {
             *by_thread.entry(thread.clone()).or_default() += count;
         }
-        let (processes, threads) = tasks(&by_thread, &commands, &mut strings);
+        let (processes, threads) = tasks(&by_thread, &called, &commands, &mut strings);
         let rows: HashMap<&Thread, usize> = by_thread.keys().zip(0..).collect();
         let mut counts: BTreeMap<(usize, usize, usize), u64> = BTreeMap::new();
         for (slot, thread, end, count) in &ended {
@@ -190,24 +194,20 @@ impl Strings {
 /// The tables of processes and threads.
 fn tasks(
     by_thread: &BTreeMap<Thread, u64>,
+    called: &BTreeMap<Option<u32>, BTreeMap<String, u64>>,
     commands: &BTreeMap<Option<u32>, BTreeSet<&str>>,
     strings: &mut Strings,
 ) -> (Processes, Threads) {
-    // A process is called as its first thread, if that was seen, and else as the one that was seen most.
-    let mut names: BTreeMap<Option<u32>, (bool, u64, &str)> = BTreeMap::new();
-    for ((pid, tid, name), count) in by_thread {
-        let candidate = (pid == tid, *count, name.as_str());
-        let best = names.entry(*pid).or_insert(candidate);
-        *best = candidate.max(*best);
-    }
     let (mut processes, mut threads) = (Processes::default(), Threads::default());
-    for (pid, (_, _, name)) in &names {
+    for (pid, names) in called {
+        // One that has had several is called as it was for longest.
+        let name = names.iter().max_by_key(|(_, count)| **count).map(|(name, _)| name.as_str());
         processes.pid.push(*pid);
-        processes.name.push(strings.row(name));
+        processes.name.push(strings.row(name.unwrap_or_default()));
         let command = commands.get(pid).and_then(BTreeSet::first);
         processes.command.push(command.map(|it| strings.row(&printable(it))));
     }
-    let rows: BTreeMap<Option<u32>, usize> = names.keys().copied().zip(0..).collect();
+    let rows: BTreeMap<Option<u32>, usize> = called.keys().copied().zip(0..).collect();
     for (pid, tid, name) in by_thread.keys() {
         threads.process.push(rows.get(pid).copied().unwrap_or_default());
         threads.tid.push(*tid);

@@ -161,4 +161,6 @@
       for (const graph of graphs) graph.zoom(graph.all);
     }
   });
+  // Stacks begin at the bottom, which may be far below.
+  window.addEventListener("load", () => window.scrollTo(0, root.scrollHeight));
 })();
