@@ -1,8 +1,9 @@
 //! The profile: what was sampled, named and counted, as data.
 //!
-//! A [source](source) has a [sample] taken, whose [stacks](stack) a [store](store::Store) keeps once each.
+//! A [source] has a [sample] taken, whose [stacks](stack) a [store](store::Store) keeps once each.
 //! [Exporters](export::Exporter) turn samples into bytes, some by way of a [profile](profile::Profile), in which
-//! equal stacks are counted. The [ledger] accounts for every sample.
+//! equal stacks are counted. The [ledger] accounts for every sample. What was written, by us or by others, can be
+//! [imported](import) again.
 //!
 //! Nothing here needs root, the eBPF object, or a kernel.
 

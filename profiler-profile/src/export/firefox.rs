@@ -6,7 +6,7 @@
 //! whatever it stands for.
 
 use std::{
-    io::{self, Write},
+    io::{self, BufWriter, IntoInnerError, Write},
     time::Duration,
 };
 
@@ -51,8 +51,8 @@ const MAX_SAMPLES: usize = 4_000_000;
 const BEYOND_SAMPLES: &str = "[samples beyond the timeline]";
 /// What a sample takes.
 const SAMPLE_BYTES: usize = 40;
-/// What a stack takes of our tables and of those of its thread, about.
-const STACK_BYTES: usize = 512;
+/// What a stack of 30 frames takes of our table and of those of its thread, about.
+const STACK_BYTES: usize = 4 << 10;
 
 /// A profile as the Firefox Profiler has it, at the end.
 pub struct Firefox<W> {
@@ -213,9 +213,11 @@ impl<W: Write> Exporter for Firefox<W> {
             self.profile.add_sample(thread, end, stack, CpuDelta::ZERO, weight);
         }
         // Without a time and a name, so that the same profile gives the same bytes.
-        let mut gzip = GzBuilder::new().write(&mut self.to, Compression::default());
-        serde_json::to_writer(&mut gzip, &self.profile)?;
-        gzip.finish()?;
+        let gzip = GzBuilder::new().write(&mut self.to, Compression::default());
+        // JSON comes in pieces of a few bytes.
+        let mut pieces = BufWriter::with_capacity(1 << 16, gzip);
+        serde_json::to_writer(&mut pieces, &self.profile)?;
+        pieces.into_inner().map_err(IntoInnerError::into_error)?.finish()?;
         self.to.flush()
     }
 

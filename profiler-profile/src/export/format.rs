@@ -128,3 +128,37 @@ impl PartialEq for Format {
 }
 
 impl Eq for Format {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_name_or_an_extension_is_that_of_one_format() {
+        let names: HashSet<&str> = FORMATS.iter().map(|it| it.name).collect();
+        assert_eq!(names.len(), FORMATS.len());
+        let extensions = || FORMATS.iter().flat_map(|it| it.extensions);
+        assert_eq!(extensions().collect::<HashSet<_>>().len(), extensions().count());
+    }
+
+    #[test]
+    fn the_longest_extension_counts() {
+        for (file, format) in [
+            ("out.txt", "text"),
+            ("out.perf.txt", "perf"),
+            ("out.jsonl", "json"),
+            ("out.compact.jsonl", "json-compact"),
+            ("out.speedscope.json", "speedscope"),
+            ("out.json.gz", "firefox"),
+            ("out.pb.gz", "pprof"),
+            ("my.out.pprof", "pprof"),
+        ] {
+            assert_eq!(Format::of_file(file).map(|it| it.name), Some(format), "{file}");
+        }
+        for file in ["out.json", "out.gz", "pb.gz", ".pb.gz", "out", ""] {
+            assert_eq!(Format::of_file(file), None, "{file}");
+        }
+    }
+}

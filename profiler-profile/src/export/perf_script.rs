@@ -37,7 +37,7 @@ use crate::{
 pub const FORMAT: Format = Format {
     name: "perf",
     help: "The text of `perf script`, streamed, for the programs that collapse its stacks",
-    extensions: &["perf.txt", "perf"],
+    extensions: &["perf.txt"],
     processes: Processes::Never,
     is_binary: false,
     viewers: "stackcollapse-perf.pl, profiler.firefox.com",

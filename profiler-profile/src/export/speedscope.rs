@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{self, Write},
+    io::{self, BufWriter, Write},
 };
 
 use rustc_hash::FxHashMap;
@@ -69,9 +69,11 @@ impl<W: Write> Exporter for Speedscope<W> {
     }
 
     fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
-        json_text::write(&mut self.to, &file(&self.profile, &self.options, ledger))?;
-        self.to.write_all(b"\n")?;
-        self.to.flush()
+        // JSON comes in pieces of a few bytes.
+        let mut pieces = BufWriter::with_capacity(1 << 16, &mut self.to);
+        json_text::write(&mut pieces, &file(&self.profile, &self.options, ledger))?;
+        pieces.write_all(b"\n")?;
+        pieces.flush()
     }
 
     fn account(&self) -> Vec<Cache> {

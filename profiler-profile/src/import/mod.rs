@@ -179,6 +179,11 @@ impl Allowance {
         Self { left: limit, limit }
     }
 
+    /// Whether so many may still come.
+    fn has(&self, things: usize) -> Result<(), Error> {
+        if things > self.left { Err(Error::TooMany { limit: self.limit }) } else { Ok(()) }
+    }
+
     /// Takes some of it.
     fn take(&mut self, things: usize) -> Result<(), Error> {
         let left = self.left.checked_sub(things);

@@ -6,7 +6,7 @@
 //! system and most system calls before it reads the first [message](wire). It has a memory limit, and a
 //! time [budget](process::Budget) for each [request](client). If it ends, is too slow or sends nonsense, it is
 //! killed, [another one](supervisor) is started, and the file is [barred](bars). What it does with a request is
-//! behind one [front door](front_door), and the agent checks its [answers](answers).
+//! behind one [front door](front_door), and the agent checks its [answers].
 //!
 //! An unwind table takes one request per file. Files that names are looked up in stay [loaded](symbol_files)
 //! in the process, since they are [asked about](symbols) again and again.

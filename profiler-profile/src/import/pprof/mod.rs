@@ -43,17 +43,20 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Imported, Error> {
         match (number, value) {
             (1, Value::Bytes(message)) => {
                 allowance.take(1)?;
-                profile.value_types.push(tables.value_type(&decode(message, at, "type")?, at)?);
+                profile
+                    .value_types
+                    .push(tables.value_type(&decode(message, at, "type", &allowance)?, at)?);
             }
             (9, Value::Varint(ns)) => profile.begun_ns = some(ns),
             (10, Value::Varint(ns)) => profile.duration_ns = some(ns),
             (11, Value::Bytes(message)) => {
-                head.period_type = Some(tables.value_type(&decode(message, at, "type")?, at)?);
+                head.period_type =
+                    Some(tables.value_type(&decode(message, at, "type", &allowance)?, at)?);
             }
             (12, Value::Varint(period)) => head.period = period.cast_signed(),
             (13, value) => {
                 let part = repeated(13, value);
-                let part: proto::Profile = decode(&part, at, "comments")?;
+                let part: proto::Profile = decode(&part, at, "comments", &allowance)?;
                 allowance.take(part.comment.len())?;
                 for text in part.comment {
                     profile.comments.push(tables.text(text, at)?.as_ref().into());
@@ -78,7 +81,7 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Imported, Error> {
     for field in Fields::of(&bytes) {
         let Field { at, number, value } = field?;
         if let (2, Value::Bytes(message)) = (number, value) {
-            let sample = decode(message, at, "sample")?;
+            let sample = decode(message, at, "sample", &allowance)?;
             let stack = stack(sample, at, &tables, profile.value_types.len(), &mut allowance)?;
             profile.stacks.push(stack);
         }
@@ -117,7 +120,14 @@ fn decompressed(bytes: &[u8], limit: usize) -> Result<Cow<'_, [u8]>, Error> {
     }
 }
 
-fn decode<M: Message + Default>(message: &[u8], at: usize, what: &str) -> Result<M, Error> {
+fn decode<M: Message + Default>(
+    message: &[u8],
+    at: usize,
+    what: &str,
+    allowance: &Allowance,
+) -> Result<M, Error> {
+    // Each number or message in it takes at least a byte of this kind, and several of memory.
+    allowance.has(message.iter().filter(|byte| **byte < 0x80).count())?;
     let error = |error: prost::DecodeError| Error::Byte { at, what: format!("{what}: {error}") };
     M::decode(message).map_err(error)
 }

@@ -36,12 +36,12 @@ impl Tables {
             let Value::Bytes(message) = value else { continue };
             match number {
                 3 => {
-                    let mapping: proto::Mapping = decode(message, at, "mapping")?;
+                    let mapping: proto::Mapping = decode(message, at, "mapping", allowance)?;
                     allowance.take(1)?;
                     insert(&mut mappings, mapping.id, at, mapping, "mapping")?;
                 }
                 5 => {
-                    let function: proto::Function = decode(message, at, "function")?;
+                    let function: proto::Function = decode(message, at, "function", allowance)?;
                     allowance.take(1)?;
                     insert(&mut functions, function.id, at, function, "function")?;
                 }
@@ -59,7 +59,7 @@ impl Tables {
         for field in Fields::of(profile) {
             let Field { at, number, value } = field?;
             if let (4, Value::Bytes(message)) = (number, value) {
-                let location: proto::Location = decode(message, at, "location")?;
+                let location: proto::Location = decode(message, at, "location", allowance)?;
                 allowance.take(2 + location.line.len())?;
                 tables.add(&location, at, &mappings, &functions)?;
             }

@@ -1,4 +1,4 @@
-use std::{io::Write as _, sync::LazyLock};
+use std::{collections::BTreeSet, io::Write as _, sync::LazyLock};
 
 use flate2::{Compression, write::GzEncoder};
 use jiff::tz::TimeZone;
@@ -13,6 +13,7 @@ use crate::{
         tests::{Written, ledger, location, sample},
     },
     frame,
+    printable::printable,
     sample::{Sample, Task},
     source::Source,
     store::Store,
@@ -50,6 +51,12 @@ fn written() -> (Vec<u8>, Vec<Sample>) {
         let (source, user, value) = (Arc::clone(source), Arc::clone(user), 10 + number as u64);
         samples.push(Sample { source, value, task, kernel, user, ..of.clone() });
     }
+    let faults = (*faults).clone();
+    (export(&samples, &[(*cycles).clone(), faults]), samples)
+}
+
+/// What we write of samples of these sources.
+fn export(samples: &[Sample], sources: &[Source]) -> Vec<u8> {
     let written = Written::default();
     let options = Options {
         kernel_stacks: true,
@@ -63,9 +70,9 @@ fn written() -> (Vec<u8>, Vec<Sample>) {
         max_stacks: 100,
     };
     let mut pprof = Pprof::new(written.clone(), options);
-    pprof.add(&samples).unwrap();
-    pprof.finish(&ledger(&[(*cycles).clone(), (*faults).clone()])).unwrap();
-    (written.bytes(), samples)
+    pprof.add(samples).unwrap();
+    pprof.finish(&ledger(sources)).unwrap();
+    written.bytes()
 }
 
 fn decompressed_profile() -> Vec<u8> {
@@ -205,6 +212,15 @@ fn a_bomb_is_not_decompressed() {
     assert_eq!(frames, Ok(1_000_000));
     let limits = Limits { things: 100_000, ..Limits::default() };
     assert_eq!(read(&profile, &limits), Err(Error::TooMany { limit: 100_000 }));
+    // A list whose numbers take a byte each, and eight when they are read.
+    let mut profile = vec![0x32, 0, 0x0a, 0, 0x12, 0xc5, 0x9a, 0x0c, 0x0a, 0xc1, 0x9a, 0x0c];
+    profile.extend(vec![1; 200_001]);
+    assert_eq!(read(&profile, &limits), Err(Error::TooMany { limit: 100_000 }));
+    let limits = Limits { things: 1_000_000, ..limits };
+    assert_eq!(
+        read(&profile, &limits).unwrap_err().to_string(),
+        "byte 4 of the decompressed profile: the sample has 0 values of 1 types"
+    );
 }
 
 #[test]
@@ -243,6 +259,36 @@ proptest! {
                 prop_assert_eq!(stack.values.len(), profile.value_types.len());
             }
         }
+    }
+
+    #[test]
+    fn whatever_functions_are_called(
+        calls in prop::collection::vec((any::<String>(), any::<u32>(), 0_u32..3), 0..20),
+    ) {
+        let mut store = Store::default();
+        let of = sample();
+        let function = |name: &str| frame::Frame {
+            symbol: Some(Arc::from(name)),
+            ..frame::Frame::default()
+        };
+        let mut one = |(at, (name, value, tid)): (u64, &(String, u32, u32))| Sample {
+            value: (*value).into(),
+            user: store.intern(vec![location(at, &[function(name)])]),
+            task: Task { tid: *tid, ..of.task.clone() },
+            ..of.clone()
+        };
+        let samples: Vec<Sample> = (1..).zip(&calls).map(&mut one).collect();
+        let bytes = export(&samples, &[(*of.source).clone()]);
+        let profile = read(&bytes, &Limits::default()).unwrap();
+        let sum: i128 = calls.iter().map(|(_, value, _)| i128::from(*value)).sum();
+        prop_assert_eq!(profile.totals(), [i128::try_from(calls.len()).unwrap(), sum]);
+        let name = |name: &String| match name.trim() {
+            "" => "[unknown]".to_owned(),
+            _ => printable(name).into_owned(),
+        };
+        let expected: BTreeSet<String> = calls.iter().map(|(it, _, _)| name(it)).collect();
+        let names = profile.frames.iter().map(|it| it.name.as_deref().unwrap().to_owned());
+        prop_assert_eq!(names.collect::<BTreeSet<String>>(), expected);
     }
 
     #[test]
