@@ -9,6 +9,7 @@
 
 pub mod address;
 pub mod cpus;
+pub mod diff;
 pub mod export;
 pub mod frame;
 pub mod import;

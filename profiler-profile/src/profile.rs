@@ -68,7 +68,9 @@ impl Profile {
             Some(entry) => {
                 entry.count += 1;
                 entry.value = entry.value.saturating_add(*value);
-                entry.task.main_comm = task.main_comm;
+                if task.main_comm != Comm::default() {
+                    entry.task.main_comm = task.main_comm;
+                }
                 if task.process.is_some() {
                     entry.task.process.clone_from(&task.process);
                 }

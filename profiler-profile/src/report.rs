@@ -8,12 +8,10 @@ use std::{
 use regex::Regex;
 
 use crate::{
-    import::{Frame, Imported, LabelValue, Stack, ValueType},
+    import::{Frame, Imported, Stack, UNKNOWN, ValueType},
     printable::printable,
 };
 
-/// What stands in the place of a name that there is not.
-const UNKNOWN: &str = "[unknown]";
 /// Calls with a smaller share are left out of a tree.
 const MIN_SHARE: f64 = 0.005;
 
@@ -93,7 +91,7 @@ struct Heat {
 impl<'a> Selected<'a> {
     fn of(profile: &'a Imported, options: &'a Options) -> Self {
         let matches = |pattern: &Regex, stack: &Stack| {
-            profile.frames_of(stack).any(|frame| pattern.is_match(name(frame)))
+            profile.frames_of(stack).any(|frame| pattern.is_match(frame.shown_name()))
         };
         let value =
             |stack: &Stack| stack.values.get(profile.default_value).copied().map_or(0, i128::from);
@@ -142,35 +140,28 @@ impl<'a> Selected<'a> {
         }
     }
 
-    fn row(&self, stack: &Stack, frame: &Frame) -> Row {
-        let module = || module(frame).to_owned();
+    fn row(&self, frame: &Frame) -> Row {
+        let module = module(frame).to_owned();
         match self.options.by {
-            By::Function => Row { name: name(frame).to_owned(), module: module() },
-            By::Module => Row { name: module(), module: String::new() },
-            By::Process => Row { name: self.process(stack), module: String::new() },
+            By::Module => Row { name: module, module: String::new() },
+            By::Function | By::Process => Row { name: frame.shown_name().to_owned(), module },
         }
-    }
-
-    /// The process: as a label says, or else the root of the stack, as folded stacks have it.
-    fn process(&self, stack: &Stack) -> String {
-        let text = |key: &str| {
-            stack.labels.iter().find(|it| &*it.key == key).map(|it| match &it.value {
-                LabelValue::Text(text) => text.to_string(),
-                LabelValue::Number(number) => number.to_string(),
-            })
-        };
-        let root = || self.profile.frames_of(stack).next_back().map(|it| name(it).to_owned());
-        let named = text("process").or_else(|| text("comm"));
-        named.or_else(root).unwrap_or_else(|| UNKNOWN.into())
     }
 
     fn table(&self, text: &mut String) {
         let mut heat: HashMap<Row, Heat> = HashMap::new();
         for (stack, value) in &self.stacks {
+            if self.options.by == By::Process {
+                let name = self.profile.process_of(stack);
+                let heat = heat.entry(Row { name, module: String::new() }).or_default();
+                heat.own += value;
+                heat.total += value;
+                continue;
+            }
             // A function that calls itself is on the stack once.
             let mut seen = HashSet::new();
             for (depth, frame) in self.profile.frames_of(stack).enumerate() {
-                let row = self.row(stack, frame);
+                let row = self.row(frame);
                 let heat = heat.entry(row.clone()).or_default();
                 heat.own += if depth == 0 { *value } else { 0 };
                 heat.total += if seen.insert(row) { *value } else { 0 };
@@ -213,10 +204,10 @@ impl<'a> Selected<'a> {
         for (stack, value) in &self.stacks {
             root.total += value;
             let mut call = &mut root;
-            let process = self.profile.frames_of(stack).next_back().map(name);
-            let named = self.process(stack);
+            let process = self.profile.frames_of(stack).next_back().map(Frame::shown_name);
+            let named = self.profile.process_of(stack);
             let begin = (process != Some(&*named)).then_some(named);
-            let frames = self.profile.frames_of(stack).rev().map(|it| name(it).to_owned());
+            let frames = self.profile.frames_of(stack).rev().map(|it| it.shown_name().to_owned());
             for name in begin.into_iter().chain(frames) {
                 call = call.callees.entry(name).or_default();
                 call.total += value;
@@ -288,11 +279,6 @@ impl Drop for Call {
             waiting.extend(std::mem::take(&mut call.callees).into_values());
         }
     }
-}
-
-fn name(frame: &Frame) -> &str {
-    let name = frame.name.as_deref().filter(|name| !name.trim().is_empty());
-    name.or(frame.module.as_deref()).unwrap_or(UNKNOWN)
 }
 
 fn module(frame: &Frame) -> &str {

@@ -50,11 +50,9 @@ impl Task {
     /// What people call the process: its main thread's name, or else this thread's.
     #[must_use]
     pub fn process_name(&self) -> Cow<'_, str> {
-        if self.main_comm.text().trim().is_empty() {
-            self.comm.text()
-        } else {
-            self.main_comm.text()
-        }
+        let is_known = !self.main_comm.text().trim().is_empty();
+        // A sample of the main thread itself has its name as it was then.
+        if is_known && self.tid != self.tgid { self.main_comm.text() } else { self.comm.text() }
     }
 }
 

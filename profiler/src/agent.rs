@@ -1,7 +1,9 @@
 //! A run from start to end: the one file that knows every stage.
 
+mod end;
 mod report;
 mod resident;
+mod setup;
 mod sources;
 
 use std::{
@@ -17,12 +19,15 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
-use self::sources::Sources;
+use self::{
+    end::{last_samples, worker_died},
+    setup::{filter_system_calls, settle_limits, start_loader},
+    sources::Sources,
+};
 use crate::{
-    bpf::{config::Tables, counters::CounterMap, load::Program, unwind::UnwindMaps},
+    bpf::{counters::CounterMap, load::Program},
     config::Config,
     error::{Error, Result},
-    hardening::{self, Threads, capabilities},
     kernel,
     launch::Launch,
     output::{Blocked, Sink},
@@ -41,11 +46,11 @@ use crate::{
         watched::Watched,
     },
     queue::{self, Sender},
-    realtime::{self, Priority, Role},
+    realtime::{Priority, Role},
     ring::SampleRing,
     sample,
     shutdown::{self, Reports, Signals},
-    sigbus, stderr,
+    stderr,
     unwind::loader::Loader,
     worker::{Ended, Work, Worker},
 };
@@ -66,9 +71,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// For how long the start waits until all that runs has been looked at, and how often it asks.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const FIRST_LOOK_STEP: Duration = Duration::from_millis(10);
-/// How long the end of a run waits for a reader of the output that takes nothing, and how often it looks.
-const READ_WITHIN: Duration = Duration::from_secs(1);
-const BLOCKED_STEP: Duration = Duration::from_millis(50);
 /// How often it is looked whether samples are lost.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How much is read at once and sent on.
@@ -151,23 +153,7 @@ pub async fn run(
         priority: Priority::enter(Role::Reader),
         deadline: None,
     };
-    let is_ready = tokio::select! {
-        biased;
-        _ = signals.next() => false,
-        // If the thread has ended, `ended` tells.
-        _ = async { tokio::join!(&mut worker.ready, sampling.look_around()) } => true,
-    };
-    let started = Instant::now();
-    let early_end = if is_ready {
-        if let Some(duration) = config.duration {
-            sampling.deadline = Some(Deadline::start(duration, sampling.sources.descriptors())?);
-        }
-        sampling.sources.enable()?;
-        sampling.launch.as_mut().map_or(Ok(()), |it| it.execute())?;
-        sampling.read_until_end(started, &mut signals, &mut reports, &mut worker.ended).await
-    } else {
-        None
-    };
+    let (started, early_end) = sampling.run(&mut signals, &mut reports, &mut worker).await?;
     let (kernel, sender, failed) = sampling.end(started);
     stderr::clear_status();
     drop(ebpf);
@@ -192,68 +178,6 @@ pub async fn run(
 /// Whose samples are kept, with `--children`.
 fn family_of(config: &process::config::Config) -> Option<Family> {
     config.children.then(|| Family::new(&config.pids, config.limit))
-}
-
-/// Starts the thread that puts into the kernel what its walk of user stacks needs, if it walks by tables.
-fn start_loader(
-    config: &Config,
-    maps: Option<UnwindMaps>,
-    bars: &Arc<Bars>,
-) -> Result<Option<Arc<Loader>>> {
-    let start = |(maps, tables): (_, Tables)| {
-        let processes = config.process.limit;
-        Loader::start(maps, processes, tables.memory, Arc::clone(bars)).map(Arc::new)
-    };
-    maps.zip(config.program.user_walk.tables()).map(start).transpose()
-}
-
-/// Raises the limits that a run needs, and gives up what it does not need beyond that.
-fn settle_limits(config: &Config) -> Result<()> {
-    if config.realtime {
-        realtime::allow()
-            .map_err(|error| Error::system("cannot bound real-time priority", error))?;
-    }
-    kernel::fail_beyond_file_limit();
-    sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
-    // Rings count against it, too; where it can't be raised, loading says what that means.
-    let _ = kernel::raise_memlock();
-    // Before the first thread starts, which has what this one has.
-    capabilities::drop_unneeded(config.realtime, config.keeps_files_of_others)
-}
-
-/// Filters those of all threads, or says why not.
-fn filter_system_calls() {
-    if let Err(error) = hardening::filter_system_calls(Threads::All) {
-        let what = "system calls are not filtered";
-        stderr::say(&format!("{what}: {error}; that needs a kernel with CONFIG_SECCOMP_FILTER"));
-    }
-}
-
-/// Waits until the last samples are written, or it is clear that they will not be.
-async fn last_samples(
-    ended: &mut oneshot::Receiver<Ended>,
-    signals: &mut Signals,
-    blocked: Vec<Blocked>,
-) -> Ended {
-    tokio::select! {
-        result = ended => result.unwrap_or(Err(worker_died())),
-        _ = signals.next() => Err(Error::Interrupted),
-        to = nobody_reads(&blocked) => Err(Error::Blocked { to }),
-    }
-}
-
-/// Waits until an output has taken nothing for long; what it is called.
-async fn nobody_reads(blocked: &[Blocked]) -> String {
-    loop {
-        if let Some(it) = blocked.iter().find(|it| it.time() >= READ_WITHIN) {
-            return it.to.clone();
-        }
-        sleep(BLOCKED_STEP).await;
-    }
-}
-
-fn worker_died() -> Error {
-    Error::system("the symbolizing thread ended", "this is a defect of the profiler")
 }
 
 /// What is at work while the events are enabled.
@@ -299,6 +223,37 @@ struct Sampling<'a> {
 }
 
 impl Sampling<'_> {
+    /// Samples, as soon as all is ready; when it has begun, and the thread's result if that has ended it.
+    async fn run(
+        &mut self,
+        signals: &mut Signals,
+        reports: &mut Reports,
+        worker: &mut Worker,
+    ) -> Result<(Instant, Option<Ended>)> {
+        let cancelled = tokio::select! {
+            biased;
+            signal = signals.next() => Some(signal),
+            // If the thread has ended, `ended` tells.
+            _ = async { tokio::join!(&mut worker.ready, self.look_around()) } => None,
+        };
+        let started = Instant::now();
+        if let Some(signal) = cancelled {
+            if let Some(launch) = &mut self.launch {
+                launch.cancel(signal);
+            }
+            return Ok((started, None));
+        }
+        if let Some(duration) = self.config.duration {
+            self.deadline = Some(Deadline::start(duration, self.sources.descriptors())?);
+        }
+        self.sources.enable()?;
+        if let Err(error) = self.launch.as_mut().map_or(Ok(()), |it| it.execute()) {
+            return Ok((started, Some(Err(error))));
+        }
+        let ended = self.read_until_end(started, signals, reports, &mut worker.ended).await;
+        Ok((started, ended))
+    }
+
     /// Waits until the tracker has told what runs, and that is in the kernel, but not for ever.
     async fn look_around(&mut self) {
         let start = Instant::now();
@@ -356,7 +311,7 @@ impl Sampling<'_> {
                 biased;
                 signal = signals.next() => {
                     let launch = self.launch.as_deref_mut();
-                    if !launch.is_some_and(|it| it.pass_on(signal)) {
+                    if !launch.is_some_and(|it| it.signal(signal)) {
                         return None;
                     }
                 }
@@ -401,12 +356,12 @@ impl Sampling<'_> {
 
     /// Whether no process is left of those that were asked for, which is said.
     fn have_all_ended(&mut self) -> bool {
+        if let Some(launch) = &mut self.launch {
+            // Whatever it leaves behind.
+            return launch.has_ended();
+        }
         let ended = self.watched.take_ended();
         let is_news = !ended.is_empty();
-        if self.launch.is_some() {
-            // Whatever it leaves behind.
-            return is_news;
-        }
         for pid in ended {
             stderr::say(&format!("process {pid} has ended"));
         }

@@ -9,6 +9,7 @@ use clap::{
 use clap_complete::Shell;
 use profiler_profile::{
     cpus::CpuList,
+    diff::condition::Condition,
     export::format::{FORMATS, Format},
 };
 
@@ -31,13 +32,20 @@ const EXAMPLES: &str = r#"Examples:
   profiler unwind-info FILE         how stacks of a program are unwound
 
 Exit code: 0 done, 1 the kernel refused or writing failed, 2 wrong usage, 3 samples were lost and
---strict was given, 130 interrupted twice."#;
+--strict was given, 4 a condition of diff holds, 130 interrupted twice."#;
 
 const RECORD_EXAMPLES: &str = "Examples:
   profiler record -d 10                     ten seconds of the whole machine, into profile.pb.gz
   profiler record -o out.folded -- make     a command with all that it starts
   profiler record -p 812 -o a.pb.gz -o a.folded
                                             one process until Ctrl-C, into two files";
+
+const DIFF_EXAMPLES: &str = "Examples:
+  profiler diff before.pb.gz after.pb.gz    what has changed
+  profiler diff a.folded b.folded --fail-if 'total(parse) > +5%'
+                                            for CI: exit code 4 if parse takes 5 % more
+  profiler diff a.folded b.folded -o d.folded && flamegraph.pl d.folded > d.svg
+                                            a differential flame graph";
 
 const REPORT_EXAMPLES: &str = "Examples:
   profiler report                           the hottest functions of profile.pb.gz
@@ -81,6 +89,12 @@ pub enum Command {
     /// Reads pprof and folded stacks, whoever has written them. Needs no privileges.
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Compare two recorded profiles: what takes more or less time than it did, and what may be noise.
+    ///
+    /// A change counts where chance would give one as large in one of a hundred comparisons at most. Needs no
+    /// privileges.
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff(DiffArgs),
     /// Show whether the profiler can run here, and how to fix what is missing.
     ///
     /// Exit code 0 when the profiler can run, 1 when it can't.
@@ -125,15 +139,42 @@ pub struct ReportArgs {
     /// Show a tree of calls, callers first, indented where it branches.
     #[arg(long, conflicts_with = "by")]
     pub tree: bool,
-    /// Show so many rows at most; 0 shows all.
-    #[arg(long, value_name = "N", default_value_t = 40)]
-    pub top: usize,
+    /// Show so many rows at most; 0 shows all [default: 40, of a tree all].
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
     /// Keep only stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
     pub focus: Option<Regex>,
     /// Leave out stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
     pub ignore: Option<Regex>,
+}
+
+/// What to compare, and what to show of it.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The profile to compare with, in pprof or folded.
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+    /// The profile to compare.
+    #[arg(value_name = "AFTER")]
+    pub after: PathBuf,
+    /// Compare shares of all that each profile has, for runs that differ in length.
+    #[arg(long)]
+    pub normalize: bool,
+    /// Show so many rows at most; 0 shows all.
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+    /// Also show functions whose change chance explains.
+    #[arg(long)]
+    pub noise: bool,
+    /// Exit with code 4 if this holds beyond chance: total(REGEX) or self(REGEX), > or <, and a change in percent. Can
+    /// be given several times.
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Vec<Condition>,
+    /// Write folded stacks with both counts to this file, for flamegraph.pl and inferno.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// What the rows of a report stand for.
@@ -212,7 +253,7 @@ pub struct SamplingArgs {
     /// ends when all of these processes have exited.
     #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',')]
     pub pids: Vec<u32>,
-    /// Sample the whole machine, which is the default.
+    /// Sample the whole machine, which is the default; with a command, while that runs.
     #[arg(short, long, conflicts_with = "pids", hide_short_help = true)]
     pub all_cpus: bool,
     /// Also sample all descendants of the processes of -p, existing and new ones. The run ends when they have
@@ -247,8 +288,8 @@ pub struct SamplingArgs {
     /// of two [default: 512K per CPU, at least 4M].
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
     pub buffer_size: Option<u64>,
-    /// Maximum number of distinct stacks for folded and --top; further stacks are counted together
-    /// [default: 100000].
+    /// Maximum number of distinct stacks, each thread's apart, for what is written at the end; further stacks are
+    /// counted together [default: 100000].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_stacks: Option<u32>,
     /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.

@@ -30,6 +30,9 @@ pub enum Error {
     /// The run ended, but samples were lost and `--strict` was given.
     #[error("{0} samples were lost, and --strict was given")]
     Lost(u64),
+    /// A condition that must not hold does.
+    #[error("{0}: this holds")]
+    Condition(String),
     /// Whoever should read the output does not, and the run is over.
     #[error(
         "{to} takes no more, since nobody reads it: what was not written is counted as undelivered"
@@ -82,7 +85,7 @@ impl Error {
     }
 
     /// The process's exit code: 1 the machine said no, 2 the command line makes no sense, 3 samples
-    /// were lost under `--strict`, 126 and 127 as shells have them for a command, 130 ended by a second signal, 0 a closed pipe.
+    /// were lost under `--strict`, 4 a condition of `diff` holds, 126 and 127 as shells have them for a command, 130 ended by a second signal, 0 a closed pipe.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -90,6 +93,7 @@ impl Error {
             Self::System { .. } | Self::Blocked { .. } => 1,
             Self::Usage(_) => 2,
             Self::Lost(_) => 3,
+            Self::Condition(_) => 4,
             Self::Command { code, .. } => u8::try_from(*code).unwrap_or(1),
             Self::Interrupted => 130,
         }

@@ -7,8 +7,11 @@ use rustix::{
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
-/// Where groups and their members are listed.
+/// Where groups and their members are listed, and users.
 const GROUPS: &str = "/etc/group";
+const USERS: &str = "/etc/passwd";
+/// What `setresuid` and the like take for no change.
+const NO_CHANGE: u32 = u32::MAX;
 
 /// A user, with the groups that are theirs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +32,8 @@ impl Invoker {
         let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
         let name = std::env::var("SUDO_USER").unwrap_or_default();
         let listed = std::fs::read_to_string(GROUPS).unwrap_or_default();
-        (uid != 0).then(|| Self { uid, gid, groups: groups_of(&name, gid, &listed) })
+        let is_user = uid != 0 && uid != NO_CHANGE && gid != NO_CHANGE;
+        is_user.then(|| Self { uid, gid, groups: groups_of(&name, gid, &listed) })
     }
 
     /// Gives them a file.
@@ -46,6 +50,11 @@ impl Invoker {
         Ok(set_thread_res_uid(uid, uid, uid)?)
     }
 
+    /// What a login sets: sudo has put root's in its place. Nothing where the user is not listed.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        environment_of(self.uid, &std::fs::read_to_string(USERS).unwrap_or_default())
+    }
+
     /// As [`from_argument`](Self::from_argument) reads it: `UID:GID:GROUP,…`.
     pub(crate) fn to_argument(&self) -> OsString {
         let groups: Vec<_> = self.groups.iter().map(ToString::to_string).collect();
@@ -56,7 +65,9 @@ impl Invoker {
         let mut parts = text.split(':');
         let (uid, gid) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let groups = parts.next()?.split(',').map(str::parse);
-        Some(Self { uid, gid, groups: groups.collect::<Result<_, _>>().ok()? })
+        let it = Self { uid, gid, groups: groups.collect::<Result<_, _>>().ok()? };
+        let all = [it.uid, it.gid].into_iter().chain(it.groups.iter().copied());
+        Some(it.clone()).filter(|_| it.uid != 0 && !all.into_iter().any(|id| id == NO_CHANGE))
     }
 }
 
@@ -66,6 +77,19 @@ fn uid(number: u32) -> Uid {
 
 fn gid(number: u32) -> Gid {
     Gid::from_raw(number)
+}
+
+/// A user's name, home and shell: passwd(5).
+fn environment_of(uid: u32, listed: &str) -> Vec<(&'static str, String)> {
+    let user = |line: &str| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, number, _, _, home, shell] = fields.as_slice() else { return None };
+        let all = [("USER", name), ("LOGNAME", name), ("HOME", home), ("SHELL", shell)];
+        let all = all.map(|(variable, value)| (variable, (*value).to_owned()));
+        (number.parse() == Ok(uid)).then_some(all)
+    };
+    let found = listed.lines().find_map(user);
+    found.into_iter().flatten().filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// A user's own group, and those that list them: group(5).
@@ -96,10 +120,19 @@ mod tests {
     }
 
     #[test]
+    fn their_environment_is_that_of_a_login() {
+        let listed = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000:Ann:/home/ann:\n";
+        let expected = [("USER", "ann"), ("LOGNAME", "ann"), ("HOME", "/home/ann")];
+        let expected = expected.map(|(variable, value)| (variable, value.to_owned()));
+        assert_eq!(environment_of(1000, listed), expected);
+        assert!(environment_of(7, listed).is_empty());
+    }
+
+    #[test]
     fn they_are_passed_on_as_they_are() {
         let ann = Invoker { uid: 1000, gid: 1001, groups: vec![1001, 4] };
         assert_eq!(Invoker::from_argument(ann.to_argument().to_str().unwrap()), Some(ann));
-        for bad in ["", "-", "1", "1:2", "1:2:x", "-1:2:3"] {
+        for bad in ["", "-", "1", "1:2", "1:2:x", "-1:2:3", "0:1:1", "4294967295:1:1"] {
             assert_eq!(Invoker::from_argument(bad), None, "{bad}");
         }
     }

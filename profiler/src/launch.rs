@@ -23,6 +23,7 @@ use rustix::{
 
 use crate::{
     error::{Error, Result},
+    hardening::capabilities::{self, SIGNALS_TO_OTHERS},
     invoker::Invoker,
     stderr,
 };
@@ -41,8 +42,12 @@ pub struct Launch {
     child: Child,
     /// Has it executed when something is written, and exit when it is closed.
     told: Option<std::fs::File>,
+    /// The terminal that the run was started from, if there is one.
+    terminal: Option<std::fs::File>,
     /// Whether a signal was left to it.
     was_signaled: bool,
+    /// The signal that came before it was executed.
+    cancelled: Option<i32>,
 }
 
 impl Launch {
@@ -63,7 +68,9 @@ impl Launch {
         waiting.arg(ARGUMENT).arg(read.as_raw_fd().to_string());
         waiting.arg(user.map_or_else(|| AS_WE_ARE.into(), Invoker::to_argument)).args(command);
         let child = waiting.spawn().map_err(failed)?;
-        Ok(Self { child, told: Some(write.into()), was_signaled: false })
+        let terminal = std::fs::File::open("/dev/tty").ok();
+        let told = Some(write.into());
+        Ok(Self { child, told, terminal, was_signaled: false, cancelled: None })
     }
 
     /// The process.
@@ -78,20 +85,39 @@ impl Launch {
         told.write_all(&[0]).map_err(|error| Error::system("the command has ended early", error))
     }
 
-    /// Passes a signal on that came while the command runs; false if the run has to end, since it is not the first.
-    pub fn pass_on(&mut self, signal: i32) -> bool {
-        if std::mem::replace(&mut self.was_signaled, true) {
-            return false;
+    /// Gives it a signal that has come while it runs. Whether the run goes on: it ends with the second, and when the
+    /// command can't be given one.
+    ///
+    /// What a terminal sends by Ctrl-C and Ctrl-\ all of its foreground gets. Nobody can tell whether another process
+    /// has sent it, so in the foreground they are not given once more.
+    pub fn signal(&mut self, signal: i32) -> bool {
+        let is_first = !std::mem::replace(&mut self.was_signaled, true);
+        let is_of_keyboard = matches!(signal, libc::SIGINT | libc::SIGQUIT);
+        let terminal = self.terminal.as_ref().filter(|_| is_of_keyboard);
+        if terminal.is_some_and(|it| tcgetpgrp(it).is_ok_and(|group| group == getpgrp())) {
+            return is_first;
         }
-        let comes_from_keyboard = matches!(signal, libc::SIGINT | libc::SIGQUIT);
-        // The terminal sends them to all of its foreground.
-        let in_foreground = tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp());
-        if !(comes_from_keyboard && in_foreground)
-            && let Some(signal) = Signal::from_named_raw(signal)
-        {
-            let _ = kill_process(Pid::from_child(&self.child), signal);
-        }
-        true
+        let Some(signal) = Signal::from_named_raw(signal) else { return false };
+        let pid = Pid::from_child(&self.child);
+        let given = capabilities::having(SIGNALS_TO_OTHERS, || kill_process(pid, signal));
+        is_first && given.is_ok()
+    }
+
+    /// Leaves it out: this signal came before it was executed.
+    pub fn cancel(&mut self, signal: i32) {
+        self.told = None;
+        self.cancelled = Some(signal);
+    }
+
+    /// Whether it was left out.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_some()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
     /// Waits until it has ended; its exit code, or 128 and the signal that ended it.
@@ -99,7 +125,9 @@ impl Launch {
         drop(self.told.take());
         let failed = |error| Error::system("cannot wait for the command", error);
         let status = self.child.wait().map_err(failed)?;
-        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        let of_signal = |signal| 128 + signal;
+        let cancelled = self.cancelled.map(of_signal);
+        let code = cancelled.or_else(|| status.code()).or_else(|| status.signal().map(of_signal));
         Ok(code.and_then(|it| u8::try_from(it).ok()).unwrap_or(1))
     }
 }
@@ -148,18 +176,29 @@ pub fn run_if_requested() {
     if std::fs::File::from(told).read_exact(&mut [0]).is_err() {
         exit(0);
     }
-    if user != AS_WE_ARE {
-        let user = user.to_str().and_then(Invoker::from_argument);
-        let is_theirs = user.ok_or_else(|| io::ErrorKind::InvalidInput.into());
-        if let Err(error) = is_theirs.and_then(|it| it.become_them()) {
+    let user = if user == AS_WE_ARE { None } else { Some(become_user(&user)) };
+    let mut command = Command::new(&name);
+    command.args(arguments);
+    if let Some(user) = &user {
+        command.envs(user.environment());
+    }
+    let error = command.exec();
+    stderr::say(&format!("cannot run {}: {error}", name.display()));
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    exit(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE });
+}
+
+/// Becomes the user that is named, or exits.
+fn become_user(argument: &OsStr) -> Invoker {
+    let user = argument.to_str().and_then(Invoker::from_argument);
+    let user = user.ok_or_else(|| io::ErrorKind::InvalidInput.into());
+    match user.and_then(|it| it.become_them().map(|()| it)) {
+        Ok(user) => user,
+        Err(error) => {
             stderr::say(&format!("cannot become the user who typed sudo: {error}"));
             exit(NOT_EXECUTABLE);
         }
     }
-    let error = Command::new(&name).args(arguments).exec();
-    stderr::say(&format!("cannot run {}: {error}", name.display()));
-    let is_missing = error.kind() == io::ErrorKind::NotFound;
-    exit(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE });
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ use std::{
 };
 
 use profiler_profile::printable::{printable, printable_lines};
-use rustix::termios::tcgetwinsize;
+use rustix::{
+    process::getpgrp,
+    termios::{tcgetpgrp, tcgetwinsize},
+};
 
 /// Moves to the start of the line, and clears it: ECMA-48.
 const CLEAR_LINE: &str = "\r\x1b[K";
@@ -25,11 +28,13 @@ pub fn write(text: &str) {
     let _ = stderr().write_all(printable_lines(text).as_bytes());
 }
 
-/// Shows a line that the next one takes the place of, on a terminal; elsewhere nothing.
+/// Whether it is a terminal that this process may write to at any time: it is not in the background.
+pub fn has_foreground() -> bool {
+    stderr().is_terminal() && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())
+}
+
+/// Shows a line that the next one takes the place of. Standard error must be a terminal.
 pub fn status(line: &str) {
-    if !stderr().is_terminal() {
-        return;
-    }
     let size = tcgetwinsize(stderr()).map(|size| usize::from(size.ws_col));
     // Some terminals don't say, or say 0.
     let columns = size.ok().filter(|it| *it > 0).unwrap_or(80);
@@ -68,6 +73,7 @@ pub struct Log;
 
 impl io::Write for Log {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        clear_status();
         let _ = stderr().write_all(log_line(event).as_bytes());
         Ok(event.len())
     }

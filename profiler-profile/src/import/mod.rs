@@ -147,7 +147,33 @@ pub enum LabelValue {
     Number(i64),
 }
 
+/// What stands in the place of a name that there is not.
+pub(crate) const UNKNOWN: &str = "[unknown]";
+
+impl Frame {
+    /// What people call it: its name, or else the file that it is in.
+    #[must_use]
+    pub fn shown_name(&self) -> &str {
+        let name = self.name.as_deref().filter(|name| !name.trim().is_empty());
+        name.or(self.module.as_deref()).unwrap_or(UNKNOWN)
+    }
+}
+
 impl Imported {
+    /// The process of a stack: as a label says, or else the outermost frame, as folded stacks have it.
+    #[must_use]
+    pub fn process_of(&self, stack: &Stack) -> String {
+        let text = |key: &str| {
+            stack.labels.iter().find(|it| &*it.key == key).map(|it| match &it.value {
+                LabelValue::Text(text) => text.to_string(),
+                LabelValue::Number(number) => number.to_string(),
+            })
+        };
+        let root = || self.frames_of(stack).next_back().map(|it| it.shown_name().to_owned());
+        let named = text("process").or_else(|| text("comm"));
+        named.or_else(root).unwrap_or_else(|| UNKNOWN.into())
+    }
+
     /// The frames of a stack, innermost first.
     pub fn frames_of(&self, stack: &Stack) -> impl DoubleEndedIterator<Item = &Frame> {
         let place = |place: &u32| usize::try_from(*place).ok();

@@ -50,7 +50,7 @@ impl Sampling<'_> {
 
     /// Shows how far the run is.
     pub(super) fn show_status(&self, started: Instant) {
-        if !self.config.shows_status {
+        if !self.config.shows_status || !stderr::has_foreground() {
             return;
         }
         let elapsed = started.elapsed().as_secs();

@@ -2,7 +2,7 @@
 
 use std::{io, process::ExitCode};
 
-use clap::CommandFactory as _;
+use clap::{Arg, CommandFactory as _};
 use clap_complete::{Shell, generate};
 use clap_mangen::{
     Man,
@@ -15,15 +15,22 @@ use crate::cli::Cli;
 const SYNOPSIS: &[&str] = &[
     "profiler [OPTION]...",
     "profiler record [OPTION]... [-o FILE]... [-- COMMAND [ARGUMENT]...]",
+    "profiler report [OPTION]... [FILE]",
+    "profiler diff [OPTION]... BEFORE AFTER",
     "profiler doctor [--json]",
     "profiler unwind-info FILE [--at PC]",
     "profiler completions SHELL",
     "profiler man",
 ];
 
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 8] = [
     ("sudo profiler record -d 10", "Record the whole machine for ten seconds."),
     ("sudo profiler record -o out.folded -- make -j8", "Record a command with all that it starts."),
+    (
+        "profiler report --tree --focus parse",
+        "Show who calls what matches `parse`, and what that calls.",
+    ),
+    ("profiler diff before.pb.gz after.pb.gz", "Show what takes more or less time than before."),
     ("sudo profiler -p 812 -F 999 --lines", "Stream the stacks of a process, with source lines."),
     ("sudo profiler -d 10 --top 20", "Show the twenty hottest functions."),
     (
@@ -41,11 +48,12 @@ const ENVIRONMENT: [(&str, &str); 2] = [
     ),
 ];
 
-const EXIT_STATUS: [(&str, &str); 7] = [
+const EXIT_STATUS: [(&str, &str); 8] = [
     ("0", "The run is done. Of record with a command: whatever that exited with."),
     ("1", "The kernel refused, or writing failed."),
     ("2", "The command line makes no sense."),
     ("3", "Samples were lost, and --strict was given."),
+    ("4", "A condition of diff --fail-if holds."),
     ("126", "The command of record is not executable."),
     ("127", "There is no such command."),
     ("130", "A second signal ended the run before the last samples were written."),
@@ -84,7 +92,8 @@ fn write_page(to: &mut dyn io::Write) -> io::Result<()> {
     man.render_description_section(to)?;
     man.render_options_section(to)?;
     // Not the options that it has in common with the rest.
-    let known: Vec<_> = command.get_arguments().map(|it| it.get_id().clone()).collect();
+    let text = |it: &Arg| it.get_help().map(ToString::to_string);
+    let known: Vec<_> = command.get_arguments().map(text).collect();
     for subcommand in subcommands.into_iter().filter(|it| it.get_name() != "help") {
         let name = format!("profiler {}", subcommand.get_name());
         let mut roff = Roff::new();
@@ -93,7 +102,7 @@ fn write_page(to: &mut dyn io::Write) -> io::Result<()> {
         roff.text([roman(about.map(ToString::to_string).unwrap_or_default())]);
         let own = subcommand
             .get_arguments()
-            .filter(|it| !known.contains(it.get_id()) || it.is_positional());
+            .filter(|it| !known.contains(&text(it)) || it.is_positional());
         for argument in own.filter(|it| !it.is_hide_set()) {
             roff.control("TP", []);
             roff.text([bold(argument.to_string())]);

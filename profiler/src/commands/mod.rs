@@ -1,9 +1,11 @@
 //! What the profiler can be told to do, a file each.
 
+mod diff;
 mod doctor;
 mod manual;
 mod privileges;
 mod record;
+mod recorded;
 mod replacement;
 mod report;
 mod session;
@@ -11,7 +13,7 @@ mod stream;
 mod unwind_info;
 
 use std::{
-    io::{IsTerminal as _, Write as _, stdout},
+    io::{ErrorKind, IsTerminal as _, Write as _, stdout},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -21,6 +23,7 @@ use profiler_profile::{export::format::Format, printable::printable_lines};
 use crate::{
     cli::{Cli, Command},
     error::{Error, Result},
+    stderr,
 };
 
 /// Does what was typed.
@@ -31,6 +34,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Completions { shell }) => Ok(manual::completions(shell)),
         Some(Command::Man) => Ok(manual::page()),
         Some(Command::Report(args)) => report::run(&args),
+        Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }
@@ -50,10 +54,15 @@ fn refuse_terminal(format: &Format, path: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Prints an answer, which nobody may want to read.
+/// Prints an answer, which nobody may want to read to its end.
 fn answer(text: &str) -> ExitCode {
-    let printed = stdout().write_all(printable_lines(text).as_bytes());
-    if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match stdout().write_all(printable_lines(text).as_bytes()).and_then(|()| stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            stderr::say(&Error::write(Path::new("standard output"), &error).to_string());
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 #[cfg(test)]

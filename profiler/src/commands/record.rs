@@ -1,6 +1,9 @@
 //! `record`: a profile in files that viewers open.
 
 use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -11,6 +14,7 @@ use super::{file_of, refuse_terminal, replacement::Replacement, session::Session
 use crate::{
     cli::{RecordArgs, SamplingArgs},
     error::{Error, Result},
+    hardening::capabilities::{FILES_OF_OTHERS, SIGNALS_TO_OTHERS},
     invoker::Invoker,
     launch::Launch,
     output::{Sink, config::Report},
@@ -27,6 +31,10 @@ const HOTTEST: usize = 5;
 pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     let RecordArgs { sampling, outputs, format, as_root, command } = args;
     let outputs = resolve(outputs, format)?;
+    if !command.is_empty() && outputs.iter().any(|it| it.path.is_none()) {
+        let why = "the command writes to standard output, too: give a file";
+        return Err(Error::Usage(format!("-o -: {why}")));
+    }
     let invoker = Invoker::find();
     // Before limits are raised, which are not for the command.
     let launch = if command.is_empty() {
@@ -36,7 +44,7 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     };
     let mut sampling = sampling;
     sampling.metadata |= outputs.iter().any(|it| it.format.processes == Processes::Always);
-    if let Some(launch) = &launch {
+    if let Some(launch) = launch.as_ref().filter(|_| !sampling.all_cpus) {
         sampling = SamplingArgs { pids: vec![launch.pid()], children: true, ..sampling };
     }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
@@ -49,21 +57,31 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         sinks.push(sink);
         replacements.extend(replacement);
     }
-    sinks.push(Sink::stderr()?);
-    session.config.shows_status = true;
-    session.config.keeps_files_of_others = replacements.iter().any(Replacement::needs_override);
+    // Kept until the end, so that a standard error that can't be written costs nothing else.
+    let hottest = in_memory()?;
+    let shown =
+        hottest.try_clone().map_err(|error| Error::system("cannot duplicate a file", error))?;
+    sinks.push(Sink::of(shown, Path::new("the hottest functions")));
+    // A command has the terminal for itself.
+    session.config.shows_status = launch.is_none();
+    if replacements.iter().any(Replacement::needs_rights) {
+        session.config.set_aside |= FILES_OF_OTHERS;
+    }
+    if launch.is_some() && invoker.is_some() && !as_root {
+        session.config.set_aside |= SIGNALS_TO_OTHERS;
+    }
 
     let mut launch = launch;
-    let written = session
-        .run(sinks, launch.as_mut(), || replacements.into_iter().try_for_each(Replacement::commit));
-    if written.is_ok() {
-        for Output { format, path } in &outputs {
-            if let Some(path) = path {
-                let path = path.display();
-                stderr::say(&format!("wrote {path}, for {}", format.viewers));
-            }
+    let written = session.run(sinks, launch.as_mut(), |launch| {
+        // Nothing was sampled, and what a file holds is worth more.
+        if launch.is_some_and(Launch::is_cancelled) {
+            return Ok(());
         }
-    }
+        stderr::write(&text_of(hottest));
+        replacements.into_iter().try_for_each(Replacement::commit)?;
+        outputs.iter().for_each(Output::tell);
+        Ok(())
+    });
     // The command may go on, and from here on signals end us, too.
     Signals::end_again();
     let code = launch.map_or(Ok(0), Launch::wait);
@@ -79,6 +97,14 @@ struct Output {
 }
 
 impl Output {
+    /// Says where the profile is.
+    fn tell(&self) {
+        if let Some(path) = &self.path {
+            let (path, viewers) = (path.display(), self.format.viewers);
+            stderr::say(&format!("wrote {path}, for {viewers}"));
+        }
+    }
+
     fn open(&self, owner: Option<&Invoker>) -> Result<(Sink, Option<Replacement>)> {
         refuse_terminal(self.format, self.path.as_deref())?;
         match &self.path {
@@ -86,14 +112,53 @@ impl Output {
                 let (replacement, file) = Replacement::begin(path, owner)?;
                 Ok((Sink::of(file, path), Some(replacement)))
             }
-            path => Ok((Sink::open(path.as_deref())?, None)),
+            Some(path) => Ok((Sink::of(open_special(path)?, path), None)),
+            None => Ok((Sink::open(None)?, None)),
         }
     }
 }
 
-/// Whether there is something to write to which must not be replaced, as `/dev/null`.
+/// Whether there is something to write to which must not be replaced: `/dev/null`, a pipe with a name, or what stands
+/// for a descriptor, as `/dev/stdout` and `/proc/self/fd/1`.
 fn is_special(path: &Path) -> bool {
-    path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir())
+    let folder = path.parent().and_then(|it| it.canonicalize().ok());
+    let is_of_kernel = folder.is_some_and(|it| {
+        it == Path::new("/dev") || it.starts_with("/dev/fd") || it.starts_with("/proc")
+    });
+    path.metadata().is_ok_and(|it| !it.is_dir() && (is_of_kernel || !it.is_file()))
+}
+
+/// Opens what is there, and waits for nobody.
+fn open_special(path: &Path) -> Result<File> {
+    let failed =
+        |error: io::Error| Error::system(format!("cannot write {}", path.display()), error);
+    let file = File::options()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ENXIO) => failed(io::Error::other("nobody reads it")),
+            _ => failed(error),
+        })?;
+    // From here on a reader that is slow is waited for.
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(|error| failed(error.into()))?;
+    let blocking = flags.difference(rustix::fs::OFlags::NONBLOCK);
+    rustix::fs::fcntl_setfl(&file, blocking).map_err(|error| failed(error.into()))?;
+    Ok(file)
+}
+
+/// A file without a name.
+fn in_memory() -> Result<File> {
+    let made = rustix::fs::memfd_create("profile", rustix::fs::MemfdFlags::CLOEXEC);
+    made.map(File::from).map_err(|error| Error::system("memfd_create", error))
+}
+
+/// What was written to it.
+fn text_of(mut file: File) -> String {
+    let mut text = Vec::new();
+    // It is in memory.
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut text));
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// What is written where.
@@ -143,6 +208,20 @@ mod tests {
         assert_eq!(names(&["a.folded", "b.jsonl"], None).unwrap(), ["folded", "json"]);
         assert_eq!(names(&["x/a.b.compact.jsonl"], None).unwrap(), ["json-compact"]);
         assert_eq!(names(&["-", "b.png"], Some("text")).unwrap(), ["text", "text"]);
+    }
+
+    #[test]
+    fn what_is_the_kernels_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("a.folded"), dir.path().join("b.folded"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink("a.folded", &link).unwrap();
+        for special in ["/dev/null", "/dev/stdout", "/proc/self/fd/1"] {
+            assert!(is_special(Path::new(special)), "{special}");
+        }
+        for other in [&file, &link, &dir.path().join("none.folded"), dir.path()] {
+            assert!(!is_special(other), "{}", other.display());
+        }
     }
 
     #[test]

@@ -13,8 +13,9 @@ use tempfile::{Builder, TempPath};
 
 use crate::{
     error::{Error, Result},
-    hardening::capabilities,
+    hardening::capabilities::{self, FILES_OF_OTHERS},
     invoker::Invoker,
+    stderr,
 };
 
 /// A file under another name in the folder where it will be, which is removed unless it [takes its
@@ -42,12 +43,15 @@ impl Replacement {
         prefix.push(name);
         let file = Builder::new().prefix(&prefix).suffix(".part").tempfile_in(folder(to));
         let (file, temporary) = file.map_err(failed)?.into_parts();
-        owner.map_or(Ok(()), |owner| owner.own(&file)).map_err(failed)?;
+        if let Some(Err(error)) = owner.map(|owner| owner.own(&file)) {
+            // As on a file system that knows no owners.
+            stderr::say(&format!("{} stays root's: {error}", to.display()));
+        }
         Ok((Self { temporary: Some(temporary), to: to.to_owned() }, file))
     }
 
-    /// Whether it can be renamed or removed only by root's right to write anywhere.
-    pub(super) fn needs_override(&self) -> bool {
+    /// Whether it can be renamed or removed only by root's rights.
+    pub(super) fn needs_rights(&self) -> bool {
         const WRITABLE: u32 = 0o300;
         let is_ours =
             |it: fs::Metadata| it.uid() == geteuid().as_raw() && it.mode() & WRITABLE == WRITABLE;
@@ -57,8 +61,9 @@ impl Replacement {
     /// Puts it in its place.
     pub(super) fn commit(mut self) -> Result<()> {
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
-        let done =
-            capabilities::with_override(|| temporary.persist(&self.to).map_err(|it| it.error));
+        let done = capabilities::having(FILES_OF_OTHERS, || {
+            temporary.persist(&self.to).map_err(|it| it.error)
+        });
         done.map_err(|error| Error::system(format!("cannot write {}", self.to.display()), error))
     }
 }
@@ -67,7 +72,7 @@ impl Drop for Replacement {
     fn drop(&mut self) {
         if let Some(temporary) = self.temporary.take() {
             // What can't be removed is for its owner to see.
-            let _ = capabilities::with_override(|| temporary.close());
+            let _ = capabilities::having(FILES_OF_OTHERS, || temporary.close());
         }
     }
 }

@@ -37,13 +37,14 @@ impl Session {
     pub(super) fn run(
         &self,
         sinks: Vec<Sink>,
-        launch: Option<&mut Launch>,
-        finish: impl FnOnce() -> Result<()>,
+        mut launch: Option<&mut Launch>,
+        finish: impl FnOnce(Option<&Launch>) -> Result<()>,
     ) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::system("cannot set up epoll", error))?;
-        let (ledger, result) = runtime.block_on(agent::run(&self.config, sinks, launch))?;
-        let result = result.and_then(|()| finish());
+        let (ledger, result) =
+            runtime.block_on(agent::run(&self.config, sinks, launch.as_deref_mut()))?;
+        let result = result.and_then(|()| finish(launch.as_deref()));
         stderr::write(&ledger.table(self.verbose > 0));
         self.judge(&ledger, result)
     }

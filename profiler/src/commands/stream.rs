@@ -16,5 +16,5 @@ pub(super) fn run(args: StreamArgs, verbose: u8) -> Result<()> {
     let path = args.output.and_then(file_of);
     refuse_terminal(args.format, path.as_deref())?;
     let session = Session::prepare(args.sampling, vec![report], verbose)?;
-    session.run(vec![Sink::open(path.as_deref())?], None, || Ok(()))
+    session.run(vec![Sink::open(path.as_deref())?], None, |_| Ok(()))
 }

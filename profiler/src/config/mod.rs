@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use profiler_common::{sample::MAX_FRAMES, settings::MAX_SOURCES};
 use profiler_profile::{cpus::CpuList, source::Rate};
+use rustix::thread::CapabilitySet;
 
 pub use self::machine::Machine;
 use crate::{
@@ -59,8 +60,8 @@ pub struct Config {
     pub worker: worker::Config,
     /// Bytes of samples that may wait for it.
     pub queue_bytes: usize,
-    /// Keep the right to replace files in folders of other users for the end: not in effect until then.
-    pub keeps_files_of_others: bool,
+    /// Capabilities that are kept beside what sampling needs, and are not in effect but for moments.
+    pub set_aside: CapabilitySet,
     /// Show how the run goes on, where standard error is a terminal.
     pub shows_status: bool,
     /// End after this long.
@@ -158,7 +159,7 @@ impl Config {
             },
             process,
             queue_bytes: budget.queue,
-            keeps_files_of_others: false,
+            set_aside: CapabilitySet::empty(),
             shows_status: false,
             duration: args.duration,
             realtime: !args.no_realtime,

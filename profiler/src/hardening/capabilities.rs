@@ -30,8 +30,12 @@ pub(crate) const USEFUL: [(CapabilitySet, &str); 5] = [
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK"),
 ];
 
-/// Writing in folders of other users, which root can do by it.
-const OVERRIDE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
+/// Renaming and removing files in folders of other users, sticky ones too, which root can do by it.
+pub(crate) const FILES_OF_OTHERS: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
+
+/// Sending signals to processes of other users.
+pub(crate) const SIGNALS_TO_OTHERS: CapabilitySet = CapabilitySet::KILL;
 
 /// What CAP_SYS_ADMIN stands in for: it is where these came from. The kernel does not take it for CAP_SYSLOG
 /// when it shows addresses, nor for CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH or CAP_IPC_LOCK.
@@ -97,8 +101,8 @@ pub(crate) fn kept(of: CapabilitySet, realtime: bool, needs_admin: bool) -> Capa
 /// sees to it that exec can't bring any back. Threads that it starts have no more than it has, so this comes
 /// before the first. What needs more (raised limits, the output file) comes before it.
 ///
-/// CAP_DAC_OVERRIDE can be set aside: it stays permitted, and is not in effect.
-pub(crate) fn drop_unneeded(realtime: bool, sets_override_aside: bool) -> Result<()> {
+/// What is set aside stays permitted, and is not in effect but [for a moment](having).
+pub(crate) fn drop_unneeded(realtime: bool, aside: CapabilitySet) -> Result<()> {
     let failed = |what: &str, error: rustix::io::Errno| {
         Error::system_with(
             format!("cannot drop capabilities: {what}"),
@@ -112,23 +116,23 @@ pub(crate) fn drop_unneeded(realtime: bool, sets_override_aside: bool) -> Result
     }
     clear_ambient_capability_set().map_err(|error| failed("PR_CAP_AMBIENT_CLEAR_ALL", error))?;
     let kept = kept(effective(), realtime, events_need_sys_admin());
-    let aside = if sets_override_aside { OVERRIDE & effective() } else { CapabilitySet::empty() };
     let sets = CapabilitySets {
         effective: kept,
-        permitted: kept | aside,
+        permitted: kept | (aside & effective()),
         inheritable: CapabilitySet::empty(),
     };
     set_capabilities(None, sets).map_err(|error| failed("capset", error))?;
     set_no_new_privs(true).map_err(|error| failed("PR_SET_NO_NEW_PRIVS", error))
 }
 
-/// Does something with CAP_DAC_OVERRIDE in effect for the calling thread, where it was set aside.
-pub(crate) fn with_override<T>(what: impl FnOnce() -> T) -> T {
-    let before = capabilities(None).ok().filter(|it| it.permitted.contains(OVERRIDE));
+/// Does something with these capabilities in effect for the calling thread, as far as they were set aside.
+pub(crate) fn having<T>(wanted: CapabilitySet, what: impl FnOnce() -> T) -> T {
+    let before = capabilities(None).ok();
     let set = |sets: &CapabilitySets| set_capabilities(None, *sets);
     if let Some(before) = &before {
-        // Where it can't be had, what needs it says so.
-        let _ = set(&CapabilitySets { effective: before.effective | OVERRIDE, ..*before });
+        let effective = before.effective | (wanted & before.permitted);
+        // Where they can't be had, what needs them says so.
+        let _ = set(&CapabilitySets { effective, ..*before });
     }
     let done = what();
     if let Some(before) = &before {

@@ -10,7 +10,7 @@ mod filter;
 
 use std::thread;
 
-use rustix::thread::{SecureComputingMode, no_new_privs, secure_computing_mode};
+use rustix::thread::{CapabilitySet, SecureComputingMode, no_new_privs, secure_computing_mode};
 
 pub(crate) use filter::{Threads, apply as filter_system_calls};
 
@@ -31,7 +31,7 @@ pub(crate) struct Hardening {
 /// Changes nothing for the caller.
 pub(crate) fn probe() -> Result<Hardening> {
     let probe = || {
-        capabilities::drop_unneeded(true, false)?;
+        capabilities::drop_unneeded(true, CapabilitySet::empty())?;
         // Why it was refused is of no interest here: what holds is asked for.
         let _ = filter_system_calls(Threads::This);
         Ok(Hardening {

@@ -18,7 +18,6 @@ use crate::{
 };
 
 const STDOUT: &str = "standard output";
-const STDERR: &str = "standard error";
 
 /// How much is written by one system call, so that a reader that is slow is told from one that does not
 /// read at all.
@@ -95,13 +94,6 @@ impl Sink {
         Ok(Self::of(file, &path))
     }
 
-    /// Standard error.
-    pub fn stderr() -> Result<Self> {
-        let (path, file) = (Path::new(STDERR), std::io::stderr().as_fd().try_clone_to_owned());
-        let file = file.map_err(|error| Error::write(path, &error))?;
-        Ok(Self::of(file.into(), path))
-    }
-
     /// A file that is open, and what the user calls it.
     #[must_use]
     pub fn of(file: File, path: &Path) -> Self {
@@ -120,7 +112,7 @@ impl Sink {
     /// Empties the file: the run has begun.
     pub fn begin(&mut self) -> Result<()> {
         let file = &self.to.get_ref().file;
-        let is_ours = ![STDOUT, STDERR].map(Path::new).contains(&&*self.path);
+        let is_ours = self.path != Path::new(STDOUT);
         match file.metadata() {
             Ok(metadata) if is_ours && metadata.is_file() => {
                 file.set_len(0).map_err(|error| Error::write(&self.path, &error))

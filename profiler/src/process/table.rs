@@ -246,7 +246,9 @@ impl Processes {
             Some(run) if time_ns < run.told_ns() => {}
             Some(run) if run.ended_ns.is_none() => {
                 run.found_ns = time_ns;
-                run.process.name = name;
+                if name != Comm::default() {
+                    run.process.name = name;
+                }
                 run.process.metadata = metadata.or(run.process.metadata.take());
                 if run.process.space.mappings() != mappings {
                     Rc::make_mut(&mut run.process.space).replace(mappings, time_ns);

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::{MetadataExt as _, chown},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -11,7 +11,9 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Program, Run, fixture, is_installed, profiler, read_json, wait_until};
+use crate::support::{
+    Program, Run, fixture, is_installed, parse_json, profiler, read_json, wait_until,
+};
 
 /// Nobody's user and group.
 const NOBODY: u32 = 65534;
@@ -103,13 +105,16 @@ fn a_command_is_sampled_with_its_descendants_and_nothing_else() {
 #[ignore = "needs root: cargo xtask test"]
 fn a_command_is_sampled_from_its_first_instruction() {
     let dir = folder();
-    // Nothing of a new program is mapped: its first instruction is a fault of the linker, and so on.
-    let options = ["-e", "page-faults", "-c", "1", "--user-only", "-o", "a.folded"];
+    // Nothing of a new program is mapped: its first instruction is a page fault of the linker.
+    let options = ["-e", "page-faults", "-c", "1", "-f", "json", "-o", "a.jsonl"];
     let output = run(dir.path(), &with_command(&options, &burning("1")));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let folded = fs::read_to_string(dir.path().join("a.folded")).unwrap();
-    let is_of_linker = |line: &str| line.starts_with("burn-c;") && !line.contains("main");
-    assert!(folded.lines().any(is_of_linker), "{folded}");
+    let (samples, _) = parse_json(&fs::read_to_string(dir.path().join("a.jsonl")).unwrap());
+    let in_user = |it: &&Value| it["kernel"].as_array().unwrap().is_empty();
+    let first = samples.iter().filter(|it| it["comm"] == "burn-c").find(in_user).unwrap();
+    let frames = first["user"].as_array().unwrap();
+    let module = frames.first().unwrap()["module"].as_str().unwrap();
+    assert!(frames.len() == 1 && module.contains("/ld-linux"), "{first}");
 }
 
 #[test]
@@ -134,14 +139,46 @@ fn the_exit_code_is_the_commands() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_signal_is_the_commands_first() {
-    let dir = folder();
     let script = "trap 'exit 5' TERM; echo ready; while :; do :; done";
-    let mut command = record(dir.path(), &["-o", "a.folded", "--", "sh", "-c", script]);
-    let mut run = Run::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    assert_eq!(run.line(), "ready\n");
-    let ended = run.end_by(libc::SIGTERM);
-    assert_eq!(ended.code, Some(5), "{}", ended.stderr);
-    assert!(names(dir.path()).contains("a.folded"));
+    // Also where it is another user's.
+    for user in [None, Some(NOBODY)] {
+        let dir = folder();
+        let mut command = record(dir.path(), &["-o", "a.folded", "--", "sh", "-c", script]);
+        if let Some(user) = user {
+            command.env("SUDO_UID", user.to_string()).env("SUDO_GID", user.to_string());
+        }
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut run = Run::of(command.spawn().unwrap());
+        assert_eq!(run.line(), "ready\n");
+        let ended = run.end_by(libc::SIGTERM);
+        assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+        assert!(names(dir.path()).contains("a.folded"));
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_standard_error_that_takes_nothing_costs_no_file() {
+    let dir = folder();
+    for closed in ["2>&-", "2>/dev/full"] {
+        let script = format!(r#"exec "$0" record -d 300ms -o a.folded {closed}"#);
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(profiler().get_program()).current_dir(dir.path());
+        assert_eq!(command.stdin(Stdio::null()).status().unwrap().code(), Some(0), "{closed}");
+        fs::remove_file(dir.path().join("a.folded")).unwrap();
+        assert!(names(dir.path()).is_empty());
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn all_of_the_machine_is_sampled_while_a_command_runs() {
+    let dir = folder();
+    let load = Program::start("chain.c");
+    let output = run(dir.path(), &["-a", "-F", "499", "-o", "a.jsonl", "--", "sleep", "1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (samples, _) = read_json(&dir.path().join("a.jsonl"));
+    assert!(samples.iter().any(|it| it["pid"] == load.0.id()), "{}", stderr(&output));
 }
 
 #[test]
@@ -162,6 +199,10 @@ fn what_is_written_is_the_invoking_users_and_so_is_the_command() {
     assert_eq!(sudo(&[&["-o", "a.folded"], &id[..]].concat()), "65534\n65534\n");
     let file = dir.path().join("a.folded").metadata().unwrap();
     assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (NOBODY, NOBODY, 0o600));
+    assert_eq!(names(dir.path()).len(), 1);
+    // Renaming and removing in a sticky folder needs another right.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    assert_eq!(sudo(&[&["-o", "a.folded"], &id[..]].concat()), "65534\n65534\n");
     assert_eq!(names(dir.path()).len(), 1);
     assert_eq!(sudo(&[&["-o", "a.folded", "--as-root"], &id[..]].concat()), "0\n0\n");
 }
@@ -240,6 +281,7 @@ fn what_can_not_be_begun_is_refused_before_sampling() {
     refused(&["-o", "none/a.folded"], 1, "cannot write none/a.folded: No such file");
     refused(&["-o", "/proc/a.folded"], 1, "cannot write /proc/a.folded");
     refused(&["-p", "1", "--", "true"], 2, "cannot be used with");
+    refused(&["-o", "-", "-f", "folded", "--", "true"], 2, "standard output, too");
     assert!(names(dir.path()).is_empty());
 }
 
@@ -252,7 +294,11 @@ fn a_run_that_ends_before_its_command_leaves_it_alone() {
         record(dir.path(), &["-d", "300ms", "-o", "a.folded", "--", "sh", "-c", script]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the profile is written", || names(dir.path()).contains("a.folded"));
-    let pid = fs::read_to_string(dir.path().join("pid")).unwrap();
+    let mut pid = String::new();
+    wait_until("the command has begun", || {
+        pid = fs::read_to_string(dir.path().join("pid")).unwrap_or_default();
+        pid.ends_with('\n')
+    });
     assert!(Path::new(&format!("/proc/{}", pid.trim())).exists());
     fs::write(dir.path().join("done"), "").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(3));

@@ -1,0 +1,49 @@
+//! What a run needs before it begins, and gives up.
+
+use std::sync::Arc;
+
+use crate::{
+    bpf::{config::Tables, unwind::UnwindMaps},
+    config::Config,
+    error::{Error, Result},
+    hardening::{self, Threads, capabilities},
+    kernel,
+    parser::Bars,
+    realtime, sigbus, stderr,
+    unwind::loader::Loader,
+};
+
+/// Starts the thread that puts into the kernel what its walk of user stacks needs, if it walks by tables.
+pub(super) fn start_loader(
+    config: &Config,
+    maps: Option<UnwindMaps>,
+    bars: &Arc<Bars>,
+) -> Result<Option<Arc<Loader>>> {
+    let start = |(maps, tables): (_, Tables)| {
+        let processes = config.process.limit;
+        Loader::start(maps, processes, tables.memory, Arc::clone(bars)).map(Arc::new)
+    };
+    maps.zip(config.program.user_walk.tables()).map(start).transpose()
+}
+
+/// Raises the limits that a run needs, and gives up what it does not need beyond that.
+pub(super) fn settle_limits(config: &Config) -> Result<()> {
+    if config.realtime {
+        realtime::allow()
+            .map_err(|error| Error::system("cannot bound real-time priority", error))?;
+    }
+    kernel::fail_beyond_file_limit();
+    sigbus::survive().map_err(|error| Error::system("cannot catch SIGBUS", error))?;
+    // Rings count against it, too; where it can't be raised, loading says what that means.
+    let _ = kernel::raise_memlock();
+    // Before the first thread starts, which has what this one has.
+    capabilities::drop_unneeded(config.realtime, config.set_aside)
+}
+
+/// Filters those of all threads, or says why not.
+pub(super) fn filter_system_calls() {
+    if let Err(error) = hardening::filter_system_calls(Threads::All) {
+        let what = "system calls are not filtered";
+        stderr::say(&format!("{what}: {error}; that needs a kernel with CONFIG_SECCOMP_FILTER"));
+    }
+}

@@ -1,0 +1,60 @@
+//! `diff`, as a user runs it: no privileges, no kernel.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+const FILES: [(&str, &str); 3] = [
+    ("before.folded", "a;main;parse 10000\na;main;write 4000\n"),
+    ("after.folded", "a;main;parse 12000\na;main;write 4030\n"),
+    ("bad.folded", "a;main\n"),
+];
+
+fn diff(arguments: &[&str]) -> (Output, Option<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in FILES {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_profiler"));
+    let output = command.arg("diff").args(arguments).current_dir(dir.path()).output().unwrap();
+    (output, fs::read_to_string(dir.path().join("out.folded")).ok())
+}
+
+#[test]
+fn what_has_changed_is_shown_and_written() {
+    let (output, written) = diff(&["before.folded", "after.folded", "-o", "out.folded"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("+20.0%  parse\n") && !text.contains("write"), "{text}");
+    assert_eq!(written.unwrap(), "a;main;parse 10000 12000\na;main;write 4000 4030\n");
+}
+
+#[test]
+fn a_condition_fails_a_script() {
+    for (condition, code) in
+        [("self(parse) > +5%", 4), ("self(write) > +5%", 0), ("total(main) < +5%", 0)]
+    {
+        let (output, _) = diff(&["before.folded", "after.folded", "--fail-if", condition]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{condition}: {said}");
+        assert_eq!(said.contains(condition), code == 4, "{said}");
+    }
+}
+
+#[test]
+fn what_can_not_be_compared_is_refused() {
+    for (arguments, code, part) in [
+        (&["before.folded"][..], 2, "AFTER"),
+        (&["before.folded", "none.folded"], 1, "cannot read none.folded"),
+        (&["bad.folded", "after.folded"], 1, "cannot read bad.folded: line 1"),
+        (&["before.folded", "after.folded", "--fail-if", "parse > 5%"], 2, "total(REGEX) > +5%"),
+    ] {
+        let (output, _) = diff(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+}
