@@ -295,8 +295,8 @@ pub struct SamplingArgs {
     /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.
     #[arg(long)]
     pub debuginfod: bool,
-    /// Add to each sample the command line, parent, cgroup, container, pod and systemd unit of its
-    /// process. Needs -f json or json-compact.
+    /// Add to JSON the command line, parent, cgroup, container, pod and systemd unit of each sample's process. pprof
+    /// and html have of that what they show, without being asked.
     #[arg(long)]
     pub metadata: bool,
     /// Maximum number of processes whose mappings are kept; exited ones are evicted first, then the least recently

@@ -68,15 +68,16 @@ impl<W: Write> Exporter for Folded<W> {
 
     fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
         let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+        let has_several = ledger.sources.len() > 1;
+        let of = |event: &str, line: String| {
+            if has_several { format!("{};{line}", clean(event)) } else { line }
+        };
         for entry in self.profile.entries() {
-            let mut line = line(entry);
-            if ledger.sources.len() > 1 {
-                line = format!("{};{line}", clean(&entry.source.name));
-            }
-            *lines.entry(line).or_default() += entry.count;
+            *lines.entry(of(&entry.source.name, line(entry))).or_default() += entry.count;
         }
-        if self.profile.beyond_limit() > 0 {
-            lines.insert(BEYOND.into(), self.profile.beyond_limit());
+        for (slot, beyond) in self.profile.beyond_limit_by_slot() {
+            let event = ledger.sources.get(slot).map_or("", |it| &*it.event);
+            *lines.entry(of(event, BEYOND.into())).or_default() += beyond.count;
         }
         for (line, count) in lines {
             writeln!(self.to, "{line} {count}")?;

@@ -24,7 +24,7 @@ pub const FORMAT: Format = Format {
     name: "html",
     help: "A page with a flame graph and a table of functions, at the end: open it in any browser",
     extensions: &["html"],
-    processes: Processes::Never,
+    processes: Processes::Always,
     is_binary: false,
     viewers: "any browser",
     has_ledger: true,

@@ -7,7 +7,7 @@ pub mod folded;
 pub mod pprof;
 mod wire;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// What a file may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,16 +162,16 @@ impl Frame {
 impl Imported {
     /// The process of a stack: as a label says, or else the outermost frame, as folded stacks have it.
     #[must_use]
-    pub fn process_of(&self, stack: &Stack) -> String {
+    pub fn process_of<'a>(&'a self, stack: &'a Stack) -> Cow<'a, str> {
         let text = |key: &str| {
             stack.labels.iter().find(|it| &*it.key == key).map(|it| match &it.value {
-                LabelValue::Text(text) => text.to_string(),
-                LabelValue::Number(number) => number.to_string(),
+                LabelValue::Text(text) => Cow::Borrowed(&**text),
+                LabelValue::Number(number) => Cow::Owned(number.to_string()),
             })
         };
-        let root = || self.frames_of(stack).next_back().map(|it| it.shown_name().to_owned());
+        let root = || self.frames_of(stack).next_back().map(|it| it.shown_name().into());
         let named = text("process").or_else(|| text("comm"));
-        named.or_else(root).unwrap_or_else(|| UNKNOWN.into())
+        named.or_else(root).unwrap_or(Cow::Borrowed(UNKNOWN))
     }
 
     /// The frames of a stack, innermost first.

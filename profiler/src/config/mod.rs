@@ -87,7 +87,7 @@ impl Config {
             reports.iter().any(|it| matches!(it, Report::Samples(format) if what(format)))
         };
         if args.metadata && !has(|it| it.processes != Processes::Never) {
-            let why = "only JSON has a place for it: add -f json";
+            let why = "this format has no place for it: give -f json, json-compact, pprof or html";
             return Err(Error::Usage(format!("--metadata: {why}")));
         }
         let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;

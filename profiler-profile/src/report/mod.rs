@@ -1,19 +1,16 @@
 //! A profile that was read, as text for people: the hottest functions, modules or processes, or a tree of calls.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fmt::Write as _,
-};
+mod calls;
+mod table;
+
+use std::fmt::Write as _;
 
 use regex::Regex;
 
 use crate::{
-    import::{Frame, Imported, Stack, UNKNOWN, ValueType},
+    import::{Imported, Stack, ValueType},
     printable::printable,
 };
-
-/// Calls with a smaller share are left out of a tree.
-const MIN_SHARE: f64 = 0.005;
 
 /// What the rows of a table stand for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +55,9 @@ pub fn text(profile: &Imported, options: &Options) -> String {
     let selected = Selected::of(profile, options);
     let mut text = selected.heading();
     if options.tree {
-        selected.tree(&mut text);
+        calls::write(&selected, &mut text);
     } else {
-        selected.table(&mut text);
+        table::write(&selected, &mut text);
     }
     text
 }
@@ -75,29 +72,22 @@ struct Selected<'a> {
     of: i128,
 }
 
-/// What a row stands for.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Row {
-    name: String,
-    module: String,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Heat {
-    own: i128,
-    total: i128,
-}
-
 impl<'a> Selected<'a> {
     fn of(profile: &'a Imported, options: &'a Options) -> Self {
-        let matches = |pattern: &Regex, stack: &Stack| {
-            profile.frames_of(stack).any(|frame| pattern.is_match(frame.shown_name()))
+        // Each frame once, and not in each stack that has it.
+        let matching = |pattern: &Regex| -> Vec<bool> {
+            profile.frames.iter().map(|frame| pattern.is_match(frame.shown_name())).collect()
+        };
+        let focus = options.focus.as_ref().map(matching);
+        let ignore = options.ignore.as_ref().map(matching);
+        let has_one = |matching: &[bool], stack: &Stack| {
+            places(stack).any(|place| matching.get(place).copied().unwrap_or(false))
         };
         let value =
             |stack: &Stack| stack.values.get(profile.default_value).copied().map_or(0, i128::from);
         let is_shown = |stack: &&Stack| {
-            options.focus.as_ref().is_none_or(|it| matches(it, stack))
-                && !options.ignore.as_ref().is_some_and(|it| matches(it, stack))
+            focus.as_ref().is_none_or(|it| has_one(it, stack))
+                && !ignore.as_ref().is_some_and(|it| has_one(it, stack))
         };
         let shown = profile.stacks.iter().filter(is_shown);
         let stacks: Vec<_> = shown.map(|stack| (stack, value(stack))).collect();
@@ -139,151 +129,11 @@ impl<'a> Selected<'a> {
             _ => value.to_string(),
         }
     }
-
-    fn row(&self, frame: &Frame) -> Row {
-        let module = module(frame).to_owned();
-        match self.options.by {
-            By::Module => Row { name: module, module: String::new() },
-            By::Function | By::Process => Row { name: frame.shown_name().to_owned(), module },
-        }
-    }
-
-    fn table(&self, text: &mut String) {
-        let mut heat: HashMap<Row, Heat> = HashMap::new();
-        for (stack, value) in &self.stacks {
-            if self.options.by == By::Process {
-                let name = self.profile.process_of(stack);
-                let heat = heat.entry(Row { name, module: String::new() }).or_default();
-                heat.own += value;
-                heat.total += value;
-                continue;
-            }
-            // A function that calls itself is on the stack once.
-            let mut seen = HashSet::new();
-            for (depth, frame) in self.profile.frames_of(stack).enumerate() {
-                let row = self.row(frame);
-                let heat = heat.entry(row.clone()).or_default();
-                heat.own += if depth == 0 { *value } else { 0 };
-                heat.total += if seen.insert(row) { *value } else { 0 };
-            }
-        }
-        let mut heat: Vec<(Row, Heat)> = heat.into_iter().collect();
-        heat.sort_by(|(row_a, a), (row_b, b)| {
-            (b.own, b.total).cmp(&(a.own, a.total)).then_with(|| row_a.cmp(row_b))
-        });
-        let what = match self.options.by {
-            By::Function => "FUNCTION  MODULE",
-            By::Module => "MODULE",
-            By::Process => "PROCESS",
-        };
-        let _ = writeln!(text, "{:>9} {:>6} {:>9} {:>6}  {what}", "SELF", "%", "TOTAL", "%");
-        let rows = self.options.rows.unwrap_or(usize::MAX);
-        let width = self.options.columns.map(|columns| columns.saturating_sub(36).max(20));
-        for (row, Heat { own, total }) in heat.iter().take(rows) {
-            let line = if row.module.is_empty() {
-                elided(&printable(&row.name), width)
-            } else {
-                let module = printable(&row.module);
-                let file = module.rsplit('/').next().unwrap_or(&module);
-                let left = width.map(|it| it.saturating_sub(file.len() + 2).max(20));
-                // Where there is room for it, the whole path.
-                let file = if width.is_some() { file } else { &module };
-                format!("{}  {file}", elided(&printable(&row.name), left))
-            };
-            let (own_share, total_share) = (share(*own, self.total), share(*total, self.total));
-            let (own, total) = (self.cell(*own), self.cell(*total));
-            let _ = writeln!(text, "{own:>9} {own_share:>6} {total:>9} {total_share:>6}  {line}");
-        }
-        if heat.len() > rows {
-            let _ = writeln!(text, "{:>33}  {} more", "", heat.len() - rows);
-        }
-    }
-
-    fn tree(&self, text: &mut String) {
-        let mut root = Call::default();
-        for (stack, value) in &self.stacks {
-            root.total += value;
-            let mut call = &mut root;
-            let process = self.profile.frames_of(stack).next_back().map(Frame::shown_name);
-            let named = self.profile.process_of(stack);
-            let begin = (process != Some(&*named)).then_some(named);
-            let frames = self.profile.frames_of(stack).rev().map(|it| it.shown_name().to_owned());
-            for name in begin.into_iter().chain(frames) {
-                call = call.callees.entry(name).or_default();
-                call.total += value;
-            }
-        }
-        let _ = writeln!(text, "{:>9} {:>6}  CALLS", "TOTAL", "%");
-        let mut rows = self.options.rows.unwrap_or(usize::MAX);
-        let left_out = self.calls(text, &root, &mut rows);
-        if left_out > 0 {
-            let percent = 100.0 * MIN_SHARE;
-            let _ =
-                writeln!(text, "{left_out} calls are left out: below {percent} %, or beyond --top");
-        }
-    }
-
-    /// Writes the calls below one, hottest first; how many were left out. It keeps a stack of its own: stacks are as
-    /// deep as their writer wants.
-    fn calls(&self, text: &mut String, root: &Call, rows: &mut usize) -> usize {
-        let mut waiting = Vec::new();
-        let mut left_out = self.push_calls(&mut waiting, root, 0);
-        while let Some((name, call, depth)) = waiting.pop() {
-            let Some(left) = rows.checked_sub(1) else {
-                left_out += 1;
-                continue;
-            };
-            *rows = left;
-            let width = self.options.columns.map(|it| it.saturating_sub(18 + 2 * depth).max(20));
-            let name = elided(&printable(name), width);
-            let (total, share) = (self.cell(call.total), share(call.total, self.total));
-            let _ = writeln!(text, "{total:>9} {share:>6}  {:1$}{name}", "", 2 * depth);
-            left_out += self.push_calls(&mut waiting, call, depth);
-        }
-        left_out
-    }
-
-    /// Puts what a function calls on a stack, hottest last; how many were left out.
-    fn push_calls<'b>(
-        &self,
-        waiting: &mut Vec<(&'b str, &'b Call, usize)>,
-        call: &'b Call,
-        depth: usize,
-    ) -> usize {
-        let is_shown = |it: &Call| it.total as f64 >= self.total as f64 * MIN_SHARE;
-        let callees = call.callees.iter().filter(|(_, it)| is_shown(it));
-        let mut callees: Vec<_> = callees.map(|(name, it)| (name.as_str(), it)).collect();
-        callees.sort_by(|(name_a, a), (name_b, b)| {
-            a.total.cmp(&b.total).then_with(|| name_b.cmp(name_a))
-        });
-        // A call that is the only one is no branch.
-        let depth = depth + usize::from(callees.len() > 1);
-        let shown = callees.len();
-        waiting.extend(callees.into_iter().map(|(name, it)| (name, it, depth)));
-        call.callees.len() - shown
-    }
 }
 
-/// A function as it was called by a chain of others.
-#[derive(Default)]
-struct Call {
-    total: i128,
-    callees: BTreeMap<String, Call>,
-}
-
-/// Without recursion, which a deep stack would overflow.
-impl Drop for Call {
-    fn drop(&mut self) {
-        let mut waiting: Vec<Self> = std::mem::take(&mut self.callees).into_values().collect();
-        while let Some(mut call) = waiting.pop() {
-            waiting.extend(std::mem::take(&mut call.callees).into_values());
-        }
-    }
-}
-
-fn module(frame: &Frame) -> &str {
-    let module = frame.module.as_deref().filter(|module| !module.is_empty());
-    module.unwrap_or(if frame.is_kernel { "[kernel]" } else { UNKNOWN })
+/// The places of a stack's frames in [`Imported::frames`], innermost first.
+fn places(stack: &Stack) -> impl DoubleEndedIterator<Item = usize> {
+    stack.frames.iter().filter_map(|place| usize::try_from(*place).ok())
 }
 
 fn share(value: i128, of: i128) -> String {
