@@ -24,8 +24,11 @@ pub struct Options {
 #[must_use]
 pub fn table(diff: &Diff<'_>, before: &Imported, options: Options) -> String {
     let unit = before.value_types.get(before.default_value).map_or("", |it| &*it.unit);
+    let whole = diff.whole();
+    let is_short = whole.before.max(whole.after) < 1e9;
     let cell = |value: f64| match (options.measure, unit) {
         (Measure::Share, _) => format!("{:.2}%", value / 1e4),
+        (Measure::Absolute, "nanoseconds") if is_short => format!("{:.2}ms", value / 1e6),
         (Measure::Absolute, "nanoseconds") => format!("{:.3}s", value / 1e9),
         (Measure::Absolute, _) => format!("{value:.0}"),
     };
@@ -45,18 +48,19 @@ pub fn table(diff: &Diff<'_>, before: &Imported, options: Options) -> String {
     let shown = rows.iter().filter(|row| options.noise || !row.is_noise);
     let mut text =
         format!("{:>9} {:>9} {:>10} {:>9} {:>8}\n", "BEFORE", "AFTER", "CHANGE", "95 %", "%");
-    text += &line(&diff.whole(), "all");
+    text += &line(&whole, "all");
     text += "\nSELF, by function:\n";
     for row in shown.take(options.rows.unwrap_or(usize::MAX)) {
         let mark = if row.is_noise { "  (noise)" } else { "" };
         // What has changed only in what it calls is told by that.
         text += &line(&row.own, &format!("{}{mark}", printable(&row.name)));
     }
-    let noise = rows.iter().filter(|row| row.is_noise).count();
-    let changed = rows.len() - noise;
+    let changed = rows.iter().filter(|row| !row.is_noise).count();
     let _ = writeln!(
         text,
-        "\n{changed} functions have changed, themselves or in what they call; {noise} have not, or by no more than chance explains"
+        "\nchanged, themselves or in what they call: {changed} of {} functions; the rest has not, or by no more than \
+         chance explains",
+        rows.len()
     );
     text
 }
@@ -115,7 +119,7 @@ mod tests {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let row = text.lines().find(|line| line.ends_with("parse")).unwrap();
         assert_eq!(words(row), ["10000", "12000", "+2000", "±291", "+20.0%", "parse"]);
-        assert!(!text.contains("write") && text.contains("\n3 functions have changed"), "{text}");
+        assert!(!text.contains("write") && text.contains(": 3 of 4 functions;"), "{text}");
         let all = table(&diff, &before, Options { noise: true, ..Options::default() });
         assert!(all.contains("write  (noise)"), "{all}");
         let share = Diff::new(&before, &after, Measure::Share);

@@ -71,7 +71,7 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         session.config.set_aside |= SIGNALS_TO_OTHERS;
     }
 
-    let mut launch = launch;
+    let (mut launch, mut is_written) = (launch, false);
     let written = session.run(sinks, launch.as_mut(), |launch| {
         // Nothing was sampled, and what a file holds is worth more.
         if launch.is_some_and(Launch::is_cancelled) {
@@ -79,9 +79,13 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         }
         stderr::write(&text_of(hottest));
         replacements.into_iter().try_for_each(Replacement::commit)?;
-        outputs.iter().for_each(Output::tell);
+        is_written = true;
         Ok(())
     });
+    // Last, where it is seen.
+    for output in outputs.iter().filter(|_| is_written) {
+        output.tell();
+    }
     // The command may go on, and from here on signals end us, too.
     Signals::end_again();
     let code = launch.map_or(Ok(0), Launch::wait);
