@@ -10,15 +10,14 @@ use std::{
 };
 
 use super::{
-    Exporter, Flushed,
+    at_end::{AtEnd, Whole},
     format::{Format, Processes},
 };
 use crate::{
     frame::Frame,
-    ledger::{Ledger, memory::Cache},
+    ledger::Ledger,
     printable::printable,
     profile::{Entry, Profile},
-    sample::Sample,
     stack::Stack,
 };
 
@@ -38,44 +37,32 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "flamegraph.pl, inferno-flamegraph, speedscope.app",
     has_ledger: false,
-    export: |to, options| Box::new(Folded::new(to, options.max_stacks)),
+    export: |to, options| Box::new(Folded::at_end(to, options.max_stacks)),
 };
 
 /// Collapsed stacks with their counts, at the end.
 pub struct Folded<W> {
     to: W,
-    profile: Profile,
 }
 
 impl<W: Write> Folded<W> {
     /// Writes to `to`, of so many distinct stacks at most.
-    pub fn new(to: W, max_stacks: usize) -> Self {
-        Self { to, profile: Profile::new(max_stacks) }
+    pub fn at_end(to: W, max_stacks: usize) -> AtEnd<Self> {
+        AtEnd::new(max_stacks, Self { to })
     }
 }
 
-impl<W: Write> Exporter for Folded<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        for sample in samples {
-            self.profile.add(sample);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        Ok(Flushed::Kept)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+impl<W: Write> Whole for Folded<W> {
+    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
         let mut lines: BTreeMap<String, u64> = BTreeMap::new();
         let has_several = ledger.sources.len() > 1;
         let of = |event: &str, line: String| {
             if has_several { format!("{};{line}", clean(event)) } else { line }
         };
-        for entry in self.profile.entries() {
+        for entry in profile.entries() {
             *lines.entry(of(&entry.source.name, line(entry))).or_default() += entry.count;
         }
-        for (slot, beyond) in self.profile.beyond_limit_by_slot() {
+        for (slot, beyond) in profile.beyond_limit_by_slot() {
             let event = ledger.sources.get(slot).map_or("", |it| &*it.event);
             *lines.entry(of(event, BEYOND.into())).or_default() += beyond.count;
         }
@@ -83,10 +70,6 @@ impl<W: Write> Exporter for Folded<W> {
             writeln!(self.to, "{line} {count}")?;
         }
         self.to.flush()
-    }
-
-    fn account(&self) -> Vec<Cache> {
-        vec![self.profile.account()]
     }
 }
 

@@ -10,14 +10,10 @@ use std::io::{self, Write};
 
 use self::data::Data;
 use super::{
-    Exporter, Flushed,
+    at_end::{AtEnd, Whole},
     format::{Format, Options, Processes},
 };
-use crate::{
-    ledger::{Ledger, memory::Cache},
-    profile::Profile,
-    sample::Sample,
-};
+use crate::{ledger::Ledger, profile::Profile};
 
 /// The format, by name.
 pub const FORMAT: Format = Format {
@@ -28,7 +24,7 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "any browser",
     has_ledger: true,
-    export: |to, options| Box::new(Html::new(to, options)),
+    export: |to, options| Box::new(Html::at_end(to, options)),
 };
 
 const PAGE: &str = include_str!("html/page.html");
@@ -50,40 +46,24 @@ const SCRIPT_HASH: &str = "sha256-eSYsuy3w562QIhQG+NJnGN9bWbrXVhNxWhCXEB7phbM=";
 /// A page, at the end.
 pub struct Html<W> {
     to: W,
-    profile: Profile,
     options: Options,
 }
 
 impl<W: Write> Html<W> {
     /// Writes to `to`.
-    pub fn new(to: W, options: Options) -> Self {
-        Self { to, profile: Profile::new(options.max_stacks), options }
+    pub fn at_end(to: W, options: Options) -> AtEnd<Self> {
+        AtEnd::new(options.max_stacks, Self { to, options })
     }
 }
 
-impl<W: Write> Exporter for Html<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        for sample in samples {
-            self.profile.add(sample);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        Ok(Flushed::Kept)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
-        let data = Data::of(&self.profile, ledger, &self.options);
+impl<W: Write> Whole for Html<W> {
+    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
+        let data = Data::of(profile, ledger, &self.options);
         let (before, after) = page();
         self.to.write_all(before.as_bytes())?;
         self.to.write_all(inert(&serde_json::to_string(&data)?).as_bytes())?;
         self.to.write_all(after.as_bytes())?;
         self.to.flush()
-    }
-
-    fn account(&self) -> Vec<Cache> {
-        vec![self.profile.account()]
     }
 }
 

@@ -1,5 +1,6 @@
 //! From a profile to bytes: one file a format.
 
+pub mod at_end;
 pub mod compact;
 pub mod firefox;
 pub mod folded;

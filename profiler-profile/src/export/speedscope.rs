@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{
-    Exporter, Flushed,
+    at_end::{AtEnd, Whole},
     folded::{BEYOND, KERNEL, UNKNOWN, name},
     format::{Format, Options, Processes},
     json_text,
@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{
     frame::Frame,
-    ledger::{Ledger, memory::Cache},
+    ledger::Ledger,
     printable::printable,
     profile::{Entry, Profile},
-    sample::{Comm, Sample, Task},
+    sample::{Comm, Task},
 };
 
 /// The format, by name.
@@ -35,7 +35,7 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "speedscope.app",
     has_ledger: false,
-    export: |to, options| Box::new(Speedscope::new(to, options)),
+    export: |to, options| Box::new(Speedscope::at_end(to, options)),
 };
 
 /// More profiles would make a list that nobody goes through.
@@ -45,39 +45,22 @@ const MAX_PROFILES: usize = 200;
 pub struct Speedscope<W> {
     to: W,
     options: Options,
-    profile: Profile,
 }
 
 impl<W: Write> Speedscope<W> {
     /// Writes to `to`.
-    pub fn new(to: W, options: Options) -> Self {
-        let profile = Profile::new(options.max_stacks);
-        Self { to, options, profile }
+    pub fn at_end(to: W, options: Options) -> AtEnd<Self> {
+        AtEnd::new(options.max_stacks, Self { to, options })
     }
 }
 
-impl<W: Write> Exporter for Speedscope<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        for sample in samples {
-            self.profile.add(sample);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        Ok(Flushed::Kept)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+impl<W: Write> Whole for Speedscope<W> {
+    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
         // JSON comes in pieces of a few bytes.
         let mut pieces = BufWriter::with_capacity(1 << 16, &mut self.to);
-        json_text::write(&mut pieces, &file(&self.profile, &self.options, ledger))?;
+        json_text::write(&mut pieces, &file(profile, &self.options, ledger))?;
         pieces.write_all(b"\n")?;
         pieces.flush()
-    }
-
-    fn account(&self) -> Vec<Cache> {
-        vec![self.profile.account()]
     }
 }
 
@@ -253,6 +236,10 @@ mod tests {
         source::{Counts, Source},
         store::Store,
     };
+    use crate::{
+        export::{Exporter as _, Flushed},
+        sample::Sample,
+    };
     use jiff::tz::TimeZone;
     use serde_json::{Value, json};
     use std::sync::Arc;
@@ -273,7 +260,7 @@ mod tests {
 
     fn written(samples: &[Sample], sources: &[Source], max_stacks: usize) -> Value {
         let written = Written::default();
-        let mut speedscope = Speedscope::new(written.clone(), options(max_stacks));
+        let mut speedscope = Speedscope::at_end(written.clone(), options(max_stacks));
         speedscope.add(samples).unwrap();
         assert_eq!(speedscope.flush().unwrap(), Flushed::Kept);
         speedscope.finish(&ledger(sources)).unwrap();

@@ -13,15 +13,14 @@ use std::{
 
 use self::colour::colour;
 use super::{
-    Exporter, Flushed,
+    at_end::{AtEnd, Whole},
     format::{Format, Processes},
     tree::{BEYOND_LIMIT, Builder, Function, Node, Tree},
 };
 use crate::{
-    ledger::{Ledger, SourceAccount, memory::Cache},
+    ledger::{Ledger, SourceAccount},
     printable::printable,
     profile::Profile,
-    sample::Sample,
 };
 
 /// The format, by name.
@@ -33,7 +32,7 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "any browser",
     has_ledger: false,
-    export: |to, options| Box::new(Svg::new(to, options.max_stacks)),
+    export: |to, options| Box::new(Svg::at_end(to, options.max_stacks)),
 };
 
 const STYLE: &str = include_str!("svg/style.css");
@@ -54,42 +53,17 @@ const NARROWEST: f64 = 0.1;
 /// Flame graphs, at the end.
 pub struct Svg<W> {
     to: W,
-    profile: Profile,
 }
 
 impl<W: Write> Svg<W> {
     /// Writes to `to`, of so many distinct stacks at most.
-    pub fn new(to: W, max_stacks: usize) -> Self {
-        Self { to, profile: Profile::new(max_stacks) }
-    }
-
-    /// The samples of the source in this slot.
-    fn tree(&self, slot: usize) -> Tree {
-        let mut builder = Builder::new();
-        for entry in self.profile.entries().filter(|it| it.source.slot == slot) {
-            builder.add(entry);
-        }
-        let beyond = self.profile.beyond_limit_of(slot);
-        if beyond > 0 {
-            builder.add_without_stack(BEYOND_LIMIT, beyond);
-        }
-        builder.finish().0
+    pub fn at_end(to: W, max_stacks: usize) -> AtEnd<Self> {
+        AtEnd::new(max_stacks, Self { to })
     }
 }
 
-impl<W: Write> Exporter for Svg<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        for sample in samples {
-            self.profile.add(sample);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        Ok(Flushed::Kept)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+impl<W: Write> Whole for Svg<W> {
+    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
         let (mut graphs, mut top) = (String::new(), 0);
         for (slot, source) in ledger.sources.iter().enumerate() {
             let title = match ledger.sources.len() {
@@ -97,7 +71,7 @@ impl<W: Write> Exporter for Svg<W> {
                 _ => format!("Flame Graph: {}", source.event),
             };
             let subtitle = |samples| subtitle(source, ledger.duration_ns, samples);
-            top += graph(&mut graphs, top, &title, &self.tree(slot), subtitle);
+            top += graph(&mut graphs, top, &title, &tree(profile, slot), subtitle);
         }
         writeln!(
             self.to,
@@ -109,10 +83,19 @@ impl<W: Write> Exporter for Svg<W> {
         )?;
         self.to.flush()
     }
+}
 
-    fn account(&self) -> Vec<Cache> {
-        vec![self.profile.account()]
+/// The samples of the source in this slot.
+fn tree(profile: &Profile, slot: usize) -> Tree {
+    let mut builder = Builder::new();
+    for entry in profile.entries().filter(|it| it.source.slot == slot) {
+        builder.add(entry);
     }
+    let beyond = profile.beyond_limit_of(slot);
+    if beyond > 0 {
+        builder.add_without_stack(BEYOND_LIMIT, beyond);
+    }
+    builder.finish().0
 }
 
 /// What was sampled: `cpu-clock at 99 Hz · 10.00 s · 1,234 samples`. What was lost is said, too.

@@ -10,19 +10,15 @@ use std::{
 
 use profiler_common::build_id::BuildId;
 
-use super::{Exporter, Flushed, folded::UNKNOWN};
-use crate::{
-    frame::Frame,
-    ledger::{Ledger, memory::Cache},
-    printable::printable,
-    profile::Profile,
-    sample::Sample,
+use super::{
+    at_end::{AtEnd, Whole},
+    folded::UNKNOWN,
 };
+use crate::{frame::Frame, ledger::Ledger, printable::printable, profile::Profile};
 
 /// The functions with the most samples, at the end.
 pub struct Top<W> {
     to: W,
-    profile: Profile,
     functions: usize,
 }
 
@@ -78,49 +74,34 @@ impl Function {
 
 impl<W: Write> Top<W> {
     /// Writes so many functions to `to`, from so many distinct stacks at most.
-    pub fn new(to: W, max_stacks: usize, functions: usize) -> Self {
-        Self { to, profile: Profile::new(max_stacks), functions }
+    pub fn at_end(to: W, max_stacks: usize, functions: usize) -> AtEnd<Self> {
+        AtEnd::new(max_stacks, Self { to, functions })
     }
 }
 
-impl<W: Write> Exporter for Top<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        for sample in samples {
-            self.profile.add(sample);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        Ok(Flushed::Kept)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+impl<W: Write> Whole for Top<W> {
+    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
         match ledger.sources.as_slice() {
-            [] | [_] => self.write(0)?,
+            [] | [_] => self.table(profile, 0)?,
             sources => {
                 for (slot, source) in sources.iter().enumerate() {
                     let gap = if slot > 0 { "\n" } else { "" };
                     writeln!(self.to, "{gap}{}:", source.event)?;
-                    self.write(slot)?;
+                    self.table(profile, slot)?;
                 }
             }
         }
         self.to.flush()
     }
-
-    fn account(&self) -> Vec<Cache> {
-        vec![self.profile.account()]
-    }
 }
 
 impl<W: Write> Top<W> {
     /// Writes the table of a source.
-    fn write(&mut self, slot: usize) -> io::Result<()> {
+    fn table(&mut self, profile: &Profile, slot: usize) -> io::Result<()> {
         let mut heat: HashMap<Function, Heat> = HashMap::new();
-        let beyond = self.profile.beyond_limit_of(slot);
+        let beyond = profile.beyond_limit_of(slot);
         let mut samples = beyond;
-        for entry in self.profile.entries().filter(|it| it.source.slot == slot) {
+        for entry in profile.entries().filter(|it| it.source.slot == slot) {
             samples += entry.count;
             let kernel = entry.kernel.frames().map(|(_, frame)| (frame, true));
             let user = entry.user.frames().map(|(_, frame)| (frame, false));
@@ -162,8 +143,11 @@ impl<W: Write> Top<W> {
 mod tests {
     use super::*;
     use crate::{
-        export::tests::{Written, location, sample},
-        sample::Task,
+        export::{
+            Exporter as _,
+            tests::{Written, ledger, location, sample},
+        },
+        sample::{Sample, Task},
         store::Store,
     };
 
@@ -175,7 +159,7 @@ mod tests {
     /// The rows for samples, each of a process with these frames, innermost first.
     fn rows(samples: &[(u32, &[Frame])]) -> Vec<String> {
         let (mut store, written) = (Store::default(), Written::default());
-        let mut top = Top::new(written.clone(), 100, 100);
+        let mut top = Top::at_end(written.clone(), 100, 100);
         for (tgid, frames) in samples {
             let locations = frames.iter().map(|frame| location(0, std::slice::from_ref(frame)));
             let user = store.intern(locations.collect());
@@ -183,7 +167,7 @@ mod tests {
             let task = Task { tgid: *tgid, ..of.task.clone() };
             top.add(&[Sample { task, user, ..of }]).unwrap();
         }
-        top.write(0).unwrap();
+        top.finish(&ledger(&[(*sample().source).clone()])).unwrap();
         let text = written.text();
         text.lines().skip(1).map(|line| line.rsplit_once("%  ").unwrap().1.to_owned()).collect()
     }

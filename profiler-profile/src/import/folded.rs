@@ -128,7 +128,7 @@ mod tests {
             Sample { user, ..of.clone() },
         ];
         let written = tests::Written::default();
-        let mut folded = Folded::new(written.clone(), 100);
+        let mut folded = Folded::at_end(written.clone(), 100);
         folded.add(&samples).unwrap();
         folded.finish(&tests::ledger(&[(*of.source).clone()])).unwrap();
         let profile = read(&written.bytes(), &Limits::default()).unwrap();

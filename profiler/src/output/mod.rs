@@ -55,7 +55,7 @@ impl Output {
                 };
                 (format.export)(Box::new(sink), options)
             }
-            Report::Top(n) => Box::new(Top::new(sink, config.max_stacks, n)),
+            Report::Top(n) => Box::new(Top::at_end(sink, config.max_stacks, n)),
         };
         Self { exporter, path }
     }

@@ -226,7 +226,7 @@ fn a_recording_gives_what_it_gave() {
         max_stacks: 1000,
     };
     let mut written = vec![("top", Written::default())];
-    let top: Box<dyn Exporter> = Box::new(Top::new(written[0].1.clone(), 1000, 20));
+    let top: Box<dyn Exporter> = Box::new(Top::at_end(written[0].1.clone(), 1000, 20));
     let mut outputs = vec![(top, PathBuf::new())];
     for format in FORMATS.iter().copied() {
         let to = Written::default();

@@ -18,17 +18,16 @@ use self::{
     values::Values,
 };
 use super::{
-    Exporter, Flushed,
+    at_end::{AtEnd, Whole},
     folded::BEYOND,
     format::{Format, Options, Processes},
     numbered::{self, Numbered},
 };
 use crate::{
-    ledger::{Ledger, memory::Cache},
+    ledger::Ledger,
     printable::printable,
     profile::{Beyond, Entry, Profile},
     profile_proto as proto,
-    sample::Sample,
 };
 
 /// The format, by name.
@@ -40,7 +39,7 @@ pub const FORMAT: Format = Format {
     is_binary: true,
     viewers: "go tool pprof -http=: FILE, pprof.me, speedscope.app",
     has_ledger: false,
-    export: |to, options| Box::new(Pprof::new(to, options)),
+    export: |to, options| Box::new(Pprof::at_end(to, options)),
 };
 
 /// So many samples are encoded at a time.
@@ -50,39 +49,22 @@ const CHUNK: usize = 1024;
 pub struct Pprof<W> {
     to: W,
     options: Options,
-    profile: Profile,
 }
 
 impl<W: Write> Pprof<W> {
     /// Writes to `to`.
-    pub fn new(to: W, options: Options) -> Self {
-        let profile = Profile::new(options.max_stacks);
-        Self { to, options, profile }
+    pub fn at_end(to: W, options: Options) -> AtEnd<Self> {
+        AtEnd::new(options.max_stacks, Self { to, options })
     }
 }
 
-impl<W: Write> Exporter for Pprof<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        for sample in samples {
-            self.profile.add(sample);
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        Ok(Flushed::Kept)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
+impl<W: Write> Whole for Pprof<W> {
+    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
         // Without a time and a name, so that the same profile gives the same bytes.
         let mut gzip = GzBuilder::new().write(&mut self.to, Compression::default());
-        write(&mut gzip, &self.profile, &self.options, ledger)?;
+        write(&mut gzip, profile, &self.options, ledger)?;
         gzip.finish()?;
         self.to.flush()
-    }
-
-    fn account(&self) -> Vec<Cache> {
-        vec![self.profile.account()]
     }
 }
 
@@ -192,7 +174,10 @@ fn sample(rows: &[Row], values: &Values, labels: &[Vec<proto::Label>]) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::tests::{Written, ledger, sample};
+    use crate::export::{
+        Exporter as _, Flushed,
+        tests::{Written, ledger, sample},
+    };
     use jiff::tz::TimeZone;
 
     #[test]
@@ -209,7 +194,7 @@ mod tests {
             rendered_bytes: 0,
             max_stacks: 9,
         };
-        let mut pprof = Pprof::new(written.clone(), options);
+        let mut pprof = Pprof::at_end(written.clone(), options);
         let sample = sample();
         pprof.add(std::slice::from_ref(&sample)).unwrap();
         assert_eq!(pprof.flush().unwrap(), Flushed::Kept);

@@ -69,7 +69,7 @@ fn export(samples: &[Sample], sources: &[Source]) -> Vec<u8> {
         rendered_bytes: 0,
         max_stacks: 100,
     };
-    let mut pprof = Pprof::new(written.clone(), options);
+    let mut pprof = Pprof::at_end(written.clone(), options);
     pprof.add(samples).unwrap();
     pprof.finish(&ledger(sources)).unwrap();
     written.bytes()
