@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Exporter, Flushed,
-    folded::{BEYOND, UNKNOWN, name},
+    folded::{BEYOND, name, task_name},
     format::{Format, Options, Processes},
 };
 use crate::{
@@ -249,8 +249,7 @@ fn shown(frame: &Frame) -> String {
 
 /// What a thread or a process is called.
 fn title(comm: Comm) -> String {
-    let comm = comm.text();
-    if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
+    task_name(&comm.text())
 }
 
 /// The same with the event, where there are several.

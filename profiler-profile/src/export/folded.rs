@@ -101,6 +101,11 @@ pub(super) fn name(frame: &Frame) -> String {
     }
 }
 
+/// What a thread or process is called, fit to be shown; one whose name nobody could see is unknown.
+pub(super) fn task_name(name: &str) -> String {
+    if name.trim().is_empty() { UNKNOWN.into() } else { printable(name).into_owned() }
+}
+
 /// A semicolon ends a frame and a line break a stack, so names can't have them.
 fn clean(name: &str) -> String {
     printable(name).replace(';', ":")

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     at_end::{AtEnd, Whole},
-    folded::{BEYOND, KERNEL, UNKNOWN, name},
+    folded::{BEYOND, KERNEL, UNKNOWN, name, task_name},
     format::{Format, Options, Processes},
     json_text,
     numbered::{Numbered, Places},
@@ -182,8 +182,7 @@ fn sampled(
 
 /// What the thread is called.
 fn title(comm: Comm) -> String {
-    let comm = comm.text();
-    if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
+    task_name(&comm.text())
 }
 
 /// The frames, by number while stacks come.

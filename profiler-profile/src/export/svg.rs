@@ -14,8 +14,9 @@ use std::{
 use self::colour::colour;
 use super::{
     at_end::{AtEnd, Whole},
+    folded::BEYOND,
     format::{Format, Processes},
-    tree::{BEYOND_LIMIT, Builder, Function, Node, Tree},
+    tree::{Builder, Function, Node, Tree},
 };
 use crate::{
     ledger::{Ledger, SourceAccount},
@@ -93,7 +94,7 @@ fn tree(profile: &Profile, slot: usize) -> Tree {
     }
     let beyond = profile.beyond_limit_of(slot);
     if beyond > 0 {
-        builder.add_without_stack(BEYOND_LIMIT, beyond);
+        builder.add_without_stack(BEYOND, beyond);
     }
     builder.finish().0
 }

@@ -4,11 +4,8 @@ use std::{marker::PhantomData, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use super::folded::{UNKNOWN, name};
+use super::folded::{name, task_name};
 use crate::{frame::Frame, printable::printable, profile::Entry};
-
-/// Stands for the stacks that there was no room for.
-pub(super) const BEYOND_LIMIT: &str = "[stacks beyond --max-stacks]";
 
 /// What a node stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -218,14 +215,12 @@ impl Tree {
 
 /// The name of the tower that samples belong to.
 pub(super) fn process_name(entry: &Entry) -> String {
-    let comm = entry.task.process_name();
-    if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
+    task_name(&entry.task.process_name())
 }
 
 /// The name of a thread.
 pub(super) fn thread_name(entry: &Entry) -> String {
-    let comm = entry.task.comm.text();
-    if comm.trim().is_empty() { UNKNOWN.into() } else { printable(&comm).into_owned() }
+    task_name(&entry.task.comm.text())
 }
 
 /// Where a text lies in memory. What is held lies where nothing else does.
@@ -247,7 +242,10 @@ fn put(list: &mut [usize], place: usize, value: usize) {
 mod tests {
     use super::*;
     use crate::{
-        export::tests::{location, sample},
+        export::{
+            folded::BEYOND,
+            tests::{location, sample},
+        },
         sample::Comm,
         stack::Stack,
         store::Store,
@@ -353,7 +351,7 @@ mod tests {
         let entries = [entry(b"b", &["f"], &[], 1), entry(b"a", &["g"], &[], 2)];
         let mut builder = Builder::new();
         let end = [builder.add(&entries[0]), builder.add(&entries[1])];
-        let beyond = builder.add_without_stack(BEYOND_LIMIT, 9);
+        let beyond = builder.add_without_stack(BEYOND, 9);
         let (tree, ends) = builder.finish();
         let own = |end| tree.nodes[ends.of(end)].own;
         assert_eq!((own(end[0]), own(end[1]), own(beyond), tree.total()), (1, 2, 9, 12));

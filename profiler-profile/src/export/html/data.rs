@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::{
+    folded::BEYOND,
     format::Options,
-    tree::{BEYOND_LIMIT, Builder, Tree, process_name, thread_name},
+    tree::{Builder, Tree, process_name, thread_name},
 };
 use crate::{
     ledger::{Ledger, SourceAccount},
@@ -112,9 +113,9 @@ impl Data {
         for slot in 0..ledger.sources.len() {
             let beyond = profile.beyond_limit_of(slot);
             if beyond > 0 {
-                let end = builder.add_without_stack(BEYOND_LIMIT, beyond);
-                ended.push((slot, (None, None, BEYOND_LIMIT.into()), end, beyond));
-                called.entry(None).or_default().insert(BEYOND_LIMIT.into(), beyond);
+                let end = builder.add_without_stack(BEYOND, beyond);
+                ended.push((slot, (None, None, BEYOND.into()), end, beyond));
+                called.entry(None).or_default().insert(BEYOND.into(), beyond);
             }
         }
         let (tree, ends) = builder.finish();

@@ -3,6 +3,7 @@
 use std::{fs, thread};
 
 use profiler::stderr;
+use serde_json::Value;
 
 use crate::{
     every_kernel::ledger::assert_identity,
@@ -29,24 +30,28 @@ impl Drop for Setting {
     }
 }
 
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn a_rate_that_takes_too_much_of_a_cpu_is_lowered_for_the_rest_of_the_run() {
+/// The summary, and what was said, of so many seconds at 100,000 Hz on busy CPUs of which sampling may take so many
+/// percent. Nothing, which is said, where a machine is emulated.
+fn at_100_khz(max_percent: &str, seconds: &str) -> Option<(Value, String)> {
     if std::env::var_os("PROFILER_TEST_EMULATED").is_some() {
-        return stderr::say(
-            "skipped: an emulated machine has no time for 100,000 samples a second",
-        );
+        stderr::say("skipped: an emulated machine has no time for 100,000 samples a second");
+        return None;
     }
     let cpus = thread::available_parallelism().unwrap().get();
     let _load: Vec<Program> = (0..cpus).map(|_| Program::start("nofp.c")).collect();
-    // No machine takes 100,000 samples in a hundredth of the time.
-    let output = {
-        let _limit = Setting::new("/proc/sys/kernel/perf_cpu_time_max_percent", "1");
-        run(&["-e", "cpu-clock", "-F", "100000", "-d", "5", "-f", "json"])
-    };
+    let _limit = Setting::new("/proc/sys/kernel/perf_cpu_time_max_percent", max_percent);
+    let output = run(&["-e", "cpu-clock", "-F", "100000", "-d", seconds, "-f", "json"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     let (_, summary) = parse_json(&String::from_utf8(output.stdout).unwrap());
     assert_identity(&summary);
+    Some((summary, stderr))
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_rate_that_takes_too_much_of_a_cpu_is_lowered_for_the_rest_of_the_run() {
+    // No machine takes 100,000 samples in a hundredth of the time.
+    let Some((summary, stderr)) = at_100_khz("1", "5") else { return };
     assert!(stderr.contains("; the rate is lowered to "), "{stderr}");
     let lowered = &summary["lowered"];
     assert!(lowered["times"].as_u64().unwrap() > 0, "{summary}");
@@ -61,21 +66,8 @@ fn a_rate_that_takes_too_much_of_a_cpu_is_lowered_for_the_rest_of_the_run() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_clock_that_misses_a_quarter_of_its_samples_is_lowered() {
-    if std::env::var_os("PROFILER_TEST_EMULATED").is_some() {
-        return stderr::say(
-            "skipped: an emulated machine has no time for 100,000 samples a second",
-        );
-    }
-    let cpus = thread::available_parallelism().unwrap().get();
-    let _load: Vec<Program> = (0..cpus).map(|_| Program::start("nofp.c")).collect();
     // What sampling is seen to take of a CPU is no reason now.
-    let output = {
-        let _limit = Setting::new("/proc/sys/kernel/perf_cpu_time_max_percent", "99");
-        run(&["-e", "cpu-clock", "-F", "100000", "-d", "3", "-f", "json"])
-    };
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    let (_, summary) = parse_json(&String::from_utf8(output.stdout).unwrap());
-    assert_identity(&summary);
+    let Some((summary, stderr)) = at_100_khz("99", "3") else { return };
     let [expected, missed] =
         [&summary["expected"], &summary["lost"]["missed"]].map(|it| it.as_u64().unwrap());
     let why = " % of the samples of a busy CPU were missed";
