@@ -22,6 +22,14 @@ pub enum Counter {
     Idle,
     /// Skipped: not one of the processes asked for.
     FilteredPid,
+    /// Skipped: not one of the threads asked for.
+    FilteredTid,
+    /// Skipped: not of one of the users asked for.
+    FilteredUid,
+    /// Skipped: the thread's name is not one that was asked for.
+    FilteredComm,
+    /// Skipped: not in one of the cgroups asked for.
+    FilteredCgroup,
     /// Skipped: the profiler itself.
     FilteredSelf,
     /// Skipped: user code, where only what hits the kernel was asked for.

@@ -5,6 +5,7 @@
 #![no_std]
 
 pub mod build_id;
+pub mod comm_patterns;
 pub mod counter;
 pub mod kernel_name;
 pub mod sample;

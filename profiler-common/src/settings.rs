@@ -26,10 +26,15 @@ pub mod global {
     pub const RING_BYTES: &str = "RING_BYTES";
     /// `u64`: unread bytes in the ring from which on the reader is woken.
     pub const WAKE_BYTES: &str = "WAKE_BYTES";
+    /// `u32`: how many cgroups are in the `CGROUPS` map, at most [`MAX_CGROUPS`](super::MAX_CGROUPS).
+    pub const CGROUP_COUNT: &str = "CGROUP_COUNT";
 }
 
 /// Processes that the profiler may consist of: entries of the `OWN` map.
 pub const MAX_OWN: u32 = 16;
+
+/// Cgroups that samples can be filtered by: each sample is compared with one after another.
+pub const MAX_CGROUPS: u32 = 32;
 
 /// Where the `PERIODS` map has the period of a source on a CPU.
 #[inline]
@@ -84,4 +89,12 @@ pub mod flag {
     pub const KERNEL_ONLY: u32 = 1 << 5;
     /// The agent may move the periods: they stand in the `PERIODS` map.
     pub const MOVED: u32 = 1 << 6;
+    /// Keep only the threads in the `TIDS` map.
+    pub const ONLY_TIDS: u32 = 1 << 7;
+    /// Keep only the users in the `UIDS` map.
+    pub const ONLY_UIDS: u32 = 1 << 8;
+    /// Keep only threads whose names match the patterns in the `COMMS` map.
+    pub const ONLY_COMMS: u32 = 1 << 9;
+    /// Keep only what is in or below one of the cgroups in the `CGROUPS` map.
+    pub const ONLY_CGROUPS: u32 = 1 << 10;
 }

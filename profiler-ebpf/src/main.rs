@@ -11,6 +11,7 @@
 #![no_main]
 
 mod copy;
+mod filter;
 mod kernel_name;
 mod registers;
 mod walk;
@@ -31,11 +32,12 @@ use aya_ebpf::{
         },
     },
     macros::{map, perf_event},
-    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    maps::{Array, CgroupArray, HashMap, PerCpuArray, RingBuf},
     programs::PerfEventContext,
 };
 use aya_log_ebpf::{info, warn};
 use profiler_common::{
+    comm_patterns::States,
     counter::{Counter, Counters},
     sample::{COMM_LEN, COPY_BYTES, MAX_FRAMES, SampleHeader, UserEnd},
     settings::{MAX_OWN, MAX_SOURCES, flag, period_index, walk as by},
@@ -58,13 +60,24 @@ static TASK_REGISTERS: Global<u32> = Global::new(0);
 static RING_BYTES: Global<u64> = Global::new(4096);
 #[unsafe(no_mangle)]
 static WAKE_BYTES: Global<u64> = Global::new(1024);
+#[unsafe(no_mangle)]
+static CGROUP_COUNT: Global<u32> = Global::new(0);
 
-// The agent sets the sizes of SAMPLES, PIDS and PERIODS, and has as many counters and scratches as there are
-// sources.
+// The agent sets the sizes of SAMPLES, PERIODS and of what filters need, and has as many counters and scratches as
+// there are sources.
 #[map]
 static SAMPLES: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 static PIDS: HashMap<u32, u8> = HashMap::with_max_entries(1, 0);
+#[map]
+static TIDS: HashMap<u32, u8> = HashMap::with_max_entries(1, 0);
+#[map]
+static UIDS: HashMap<u32, u8> = HashMap::with_max_entries(1, 0);
+/// Patterns of threads' names: see `profiler_common::comm_patterns`.
+#[map]
+static COMMS: Array<States> = Array::with_max_entries(1, 0);
+#[map]
+static CGROUPS: CgroupArray = CgroupArray::with_max_entries(1, 0);
 /// The profiler's own processes.
 #[map]
 static OWN: HashMap<u32, u8> = HashMap::with_max_entries(MAX_OWN, 0);
@@ -167,9 +180,8 @@ fn take<const WALKS: bool, const SLOT: u32>(ctx: &PerfEventContext) -> u32 {
         count(counters, Counter::FilteredSelf, 1);
         return 0;
     }
-    // SAFETY: as above.
-    if flags & flag::ONLY_PIDS != 0 && unsafe { PIDS.get(tgid) }.is_none() {
-        count(counters, Counter::FilteredPid, 1);
+    if let Some(filter) = filter::drops(flags, tgid, tid) {
+        count(counters, filter, 1);
         return 0;
     }
     if flags & flag::KERNEL_ONLY != 0 && registers::hit_user(ctx) {

@@ -87,7 +87,7 @@ pub async fn run(
 ) -> Result<(Ledger, Result<()>)> {
     let (mut signals, mut reports) = (Signals::listen()?, Reports::listen()?);
     settle_limits(config)?;
-    let watched = Watched::open(&config.process.pids)?;
+    let watched = Watched::open(&config.process.pids, &config.process.tids)?;
     let mut sources = Sources::open(&config.perf)?;
     // After the others, whose rings must have their page of what the kernel allows to lock.
     let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
@@ -362,10 +362,11 @@ impl Sampling<'_> {
         }
         let ended = self.watched.take_ended();
         let is_news = !ended.is_empty();
-        for pid in ended {
-            stderr::say(&format!("process {pid} has ended"));
+        for id in &ended {
+            stderr::say(&format!("{id} has ended"));
         }
-        if !self.watched.is_empty() || self.config.process.pids.is_empty() {
+        let process::config::Config { pids, tids, .. } = &self.config.process;
+        if !self.watched.is_empty() || pids.is_empty() && tids.is_empty() {
             return false;
         }
         if self.family.is_none() {

@@ -16,6 +16,7 @@ use profiler_profile::{
 use regex::Regex;
 
 use crate::{
+    filter::CommPattern,
     perf::event::EventSpec,
     units::{self, Frequency},
 };
@@ -223,7 +224,7 @@ pub struct RecordArgs {
     #[arg(long, requires = "command")]
     pub as_root: bool,
     /// Start this command, and sample it and its descendants until it exits.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pids", num_args = 1..)]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pids", "tids"], num_args = 1..)]
     pub command: Vec<OsString>,
 }
 
@@ -253,6 +254,28 @@ pub struct SamplingArgs {
     /// ends when all of these processes have exited.
     #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',')]
     pub pids: Vec<u32>,
+    /// Sample only this thread; several as 812,813, or by giving it more than once. The run ends when all of them have
+    /// exited.
+    #[arg(short, long = "tid", value_name = "TID", value_parser = units::parse_pid, value_delimiter = ',')]
+    pub tids: Vec<u32>,
+    /// Sample only threads whose name matches this pattern, such as 'nginx*'; `*`, `?` and `[a-z]` are as in a shell.
+    /// Can be given several times.
+    #[arg(long = "comm", value_name = "GLOB")]
+    pub comms: Vec<CommPattern>,
+    /// Sample only what runs as this user, by name or id. Can be given several times.
+    #[arg(long = "uid", value_name = "USER")]
+    pub users: Vec<String>,
+    /// Sample only this cgroup (v2) and everything below it, such as /system.slice/nginx.service. Can be given several
+    /// times.
+    #[arg(long = "cgroup", value_name = "PATH")]
+    pub cgroups: Vec<PathBuf>,
+    /// Sample only this container: its name, of Docker, Podman, LXC and systemd-nspawn, or the beginning of its id. Can
+    /// be given several times.
+    #[arg(long = "container", value_name = "NAME|ID")]
+    pub containers: Vec<String>,
+    /// Sample only this systemd unit. Can be given several times.
+    #[arg(long = "unit", value_name = "UNIT")]
+    pub units: Vec<String>,
     /// Sample the whole machine, which is the default; with a command, while that runs.
     #[arg(short, long, conflicts_with = "pids", hide_short_help = true)]
     pub all_cpus: bool,

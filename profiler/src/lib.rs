@@ -30,6 +30,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod error;
+pub mod filter;
 mod hardening;
 pub mod heap;
 mod invoker;

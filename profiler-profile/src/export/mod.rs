@@ -145,6 +145,7 @@ pub(crate) mod tests {
             duration: Duration::from_secs(1),
             pids: Vec::new(),
             children: None,
+            filters: Vec::new(),
             strangers: Arc::new(PerCpuCount::new(sources.len(), 1)),
             sideband_lost: 0,
             sideband_malformed: 0,

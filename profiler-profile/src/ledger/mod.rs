@@ -103,6 +103,8 @@ pub struct KernelSide {
     pub pids: Vec<u32>,
     /// And their descendants, if these were asked for.
     pub children: Option<Children>,
+    /// What else a sample had to be of, as it was typed.
+    pub filters: Vec<String>,
     /// Samples of other processes that the agent has dropped.
     pub strangers: Arc<PerCpuCount>,
     /// Records of mappings that did not fit into their rings, or that a thread was too far behind to be
@@ -177,6 +179,14 @@ pub struct Filtered {
     pub asleep: u64,
     /// Another process than the ones asked for.
     pub pid: u64,
+    /// Another thread than the ones asked for.
+    pub tid: u64,
+    /// A thread of another user than the ones asked for.
+    pub uid: u64,
+    /// A thread of another name than the ones asked for.
+    pub comm: u64,
+    /// Another cgroup than the ones asked for, and those below.
+    pub cgroup: u64,
     /// The profiler itself.
     #[serde(rename = "self")]
     pub own: u64,
@@ -231,11 +241,15 @@ impl Filtered {
         self.reasons().iter().map(|(_, count)| count).sum()
     }
 
-    pub(crate) fn reasons(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn reasons(&self) -> [(&'static str, u64); 9] {
         [
             ("idle", self.idle),
             ("asleep", self.asleep),
             ("other process", self.pid),
+            ("other thread", self.tid),
+            ("other user", self.uid),
+            ("other name", self.comm),
+            ("other cgroup", self.cgroup),
             ("self", self.own),
             ("user mode", self.user_mode),
         ]
@@ -279,6 +293,10 @@ impl Account {
         self.filtered.idle += filtered.idle;
         self.filtered.asleep += filtered.asleep;
         self.filtered.pid += filtered.pid;
+        self.filtered.tid += filtered.tid;
+        self.filtered.uid += filtered.uid;
+        self.filtered.comm += filtered.comm;
+        self.filtered.cgroup += filtered.cgroup;
         self.filtered.own += filtered.own;
         self.filtered.user_mode += filtered.user_mode;
         self.lost.missed += lost.missed;
@@ -361,6 +379,8 @@ pub struct Ledger {
     pub pids: Vec<u32>,
     /// And their descendants, if these were asked for.
     pub children: Option<Children>,
+    /// What else a sample had to be of, as it was typed.
+    pub filters: Vec<String>,
     /// How the rate was lowered, if the machine could not carry it; with several sources see there.
     pub lowered: Option<Lowered>,
     /// Each source by itself; serialized only if there are several.
@@ -450,6 +470,7 @@ impl Ledger {
             dithered: sources.iter().any(|it| it.dithered),
             pids: kernel.pids.clone(),
             children: kernel.children,
+            filters: kernel.filters.clone(),
             lowered,
             sources,
         }
@@ -495,6 +516,7 @@ pub(crate) mod tests {
             duration: Duration::from_secs(1),
             pids: Vec::new(),
             children: None,
+            filters: Vec::new(),
             strangers: Arc::new(PerCpuCount::new(1, 0)),
             sideband_lost: 0,
             sideband_malformed: 0,
@@ -567,6 +589,7 @@ pub(crate) mod tests {
             duration: Duration::from_secs(1),
             pids: Vec::new(),
             children: None,
+            filters: Vec::new(),
             strangers: Arc::new(strangers),
             sideband_lost: 3,
             sideband_malformed: 2,
@@ -610,6 +633,11 @@ pub(crate) mod tests {
         let table = ledger.table(false);
         assert!(table.contains("ring full 1"), "{table}");
         assert!(table.contains("self 1"), "{table}");
+        let mut selected = ledger.clone();
+        selected.filters = vec!["--comm a*".into(), "--uid 7".into()];
+        let table = selected.table(false);
+        let line = "\nwhat matches --comm a*, --uid 7 has 7 samples: 4 delivered, 3 lost\n";
+        assert!(table.contains(line), "{table}");
         let mut of_family = ledger.clone();
         of_family.pids = vec![7];
         of_family.children = Some(Children { followed: 5, not_followed: 1 });
@@ -660,6 +688,7 @@ pub(crate) mod tests {
             duration: Duration::from_secs(1),
             pids: Vec::new(),
             children: None,
+            filters: Vec::new(),
             strangers: Arc::new(PerCpuCount::new(2, 1)),
             sideband_lost: 0,
             sideband_malformed: 0,

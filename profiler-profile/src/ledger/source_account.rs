@@ -84,6 +84,10 @@ impl SourceAccount {
                 idle: get(Counter::FilteredIdle),
                 asleep: 0,
                 pid: get(Counter::FilteredPid) + by_agent.strangers.get(slot, cpu),
+                tid: get(Counter::FilteredTid),
+                uid: get(Counter::FilteredUid),
+                comm: get(Counter::FilteredComm),
+                cgroup: get(Counter::FilteredCgroup),
                 own: get(Counter::FilteredSelf),
                 user_mode: get(Counter::FilteredUserMode),
             };

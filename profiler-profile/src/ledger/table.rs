@@ -136,40 +136,47 @@ impl Ledger {
         }
     }
 
-    /// What became of the samples of the processes that were asked for, before those of the machine.
+    /// What became of the samples that were asked for, before those of the machine.
     fn asked_for(&self, text: &mut String) {
-        let pids: Vec<String> = self.pids.iter().map(ToString::to_string).collect();
-        let (what, have) = match pids.len() {
-            0 => return,
-            1 => ("process", "has"),
-            _ => ("processes", "have"),
-        };
+        let Some((who, have)) = self.selection() else { return };
         let Account { delivered, filtered, lost, .. } = &self.total;
-        if let Some(children) = self.children {
+        if self.children.is_some() {
             let lost = match lost.by_us() {
                 0 => "0 lost".into(),
                 // Nobody knows whose they were.
                 lost => format!("at most {lost} lost"),
             };
-            let _ = writeln!(
-                text,
-                "{what} {} and {} descendants: {delivered} samples delivered, {lost}\nthe whole machine:",
-                pids.join(", "),
-                children.followed
-            );
+            let _ =
+                writeln!(text, "{who}: {delivered} samples delivered, {lost}\nthe whole machine:");
             return;
         }
         let (in_user_mode, lost) = (filtered.user_mode, lost.by_us());
-        let _ = write!(
-            text,
-            "{what} {} {have} {} samples: {delivered} delivered",
-            pids.join(", "),
-            delivered + in_user_mode + lost
-        );
+        let all = delivered + in_user_mode + lost;
+        let _ = write!(text, "{who} {have} {all} samples: {delivered} delivered");
         if in_user_mode > 0 {
             let _ = write!(text, ", {in_user_mode} in user mode");
         }
         let _ = writeln!(text, ", {lost} lost\nthe whole machine:");
+    }
+
+    /// Whose samples were asked for, if not everybody's, and their verb.
+    fn selection(&self) -> Option<(String, &'static str)> {
+        let pids: Vec<String> = self.pids.iter().map(ToString::to_string).collect();
+        let mut who = match pids.as_slice() {
+            [] => String::new(),
+            [pid] => format!("process {pid}"),
+            _ => format!("processes {}", pids.join(", ")),
+        };
+        if let Some(children) = self.children {
+            let _ = write!(who, " and {} descendants", children.followed);
+        }
+        let filters = self.filters.join(", ");
+        match (who.is_empty(), filters.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some((format!("what matches {filters}"), "has")),
+            (false, true) => Some((who, if pids.len() == 1 { "has" } else { "have" })),
+            (false, false) => Some((format!("what of {who} matches {filters}"), "has")),
+        }
     }
 
     /// A line for each CPU that was not always sampled, or one for many that were so for one reason.

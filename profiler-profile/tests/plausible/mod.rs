@@ -285,6 +285,7 @@ pub(crate) fn ledger(samples: &[Sample]) -> Ledger {
         duration: Duration::from_secs(10),
         pids: Vec::new(),
         children: None,
+        filters: Vec::new(),
         strangers: Arc::new(PerCpuCount::new(slots, 1)),
         sideband_lost: 0,
         sideband_malformed: 0,

@@ -40,6 +40,7 @@ impl Sampling<'_> {
                 followed: family.followed(),
                 not_followed: family.not_followed(),
             }),
+            filters: self.config.process.filters.clone(),
             strangers: Arc::clone(&self.strangers),
             sideband_lost: self.sideband.lost() + self.untold,
             sideband_malformed: self.sideband.malformed(),

@@ -1,12 +1,13 @@
 //! What the eBPF program is told, and how large its maps are.
 
 use super::{features::EntryRegisters, memory::WalkMemory};
+use crate::filter::Filter;
 
 /// The program of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The processes whose samples the program keeps; all if empty. Whose child a process is, it can't tell.
-    pub pids: Vec<u32>,
+    /// Whose samples the program keeps.
+    pub filter: Filter,
     /// Keep the idle task.
     pub idle: bool,
     /// Drop what samples the profiler's own processes. In another pid namespace than the initial one the program

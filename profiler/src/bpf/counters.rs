@@ -5,10 +5,14 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _},
 };
 
-use aya::maps::MapData;
+use aya::{
+    Ebpf,
+    maps::{Map, MapData, PerCpuArray},
+};
 use profiler_common::counter::{Counter, Counters};
 use profiler_profile::{cpus::CpuList, ledger::counters::PerCpuCounters};
 
+use super::load::damaged;
 use crate::{
     error::{Error, Result},
     kernel,
@@ -36,9 +40,18 @@ struct Lookup {
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 
 impl CounterMap {
-    /// Takes the map of the loaded program.
-    pub(super) fn new(map: MapData) -> Result<Self> {
-        Ok(Self { map, possible: kernel::cpus("possible")? })
+    /// Takes the map of the loaded object.
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self> {
+        let map = ebpf.take_map("COUNTERS");
+        // Its values have to be of the size that is read.
+        let fits =
+            map.as_ref().is_some_and(|map| PerCpuArray::<_, Counters>::try_from(map).is_ok());
+        match map {
+            Some(Map::PerCpuArray(map)) if fits => {
+                Ok(Self { map, possible: kernel::cpus("possible")? })
+            }
+            _ => Err(damaged("no per-CPU array `COUNTERS` of this agent's counters")),
+        }
     }
 
     /// Reads the counters of a source on all CPUs.

@@ -4,7 +4,7 @@ use std::{io, time::Instant};
 
 use aya::{
     Ebpf, EbpfError,
-    maps::{HashMap, Map, MapData, RingBuf},
+    maps::{Map, MapData, RingBuf},
     programs::{PerfEvent, ProgramError, ProgramFd},
 };
 use aya_log::EbpfLogger;
@@ -16,6 +16,7 @@ use profiler_common::{
 use super::{
     config::{Config, Tables, UserWalk},
     counters::CounterMap,
+    filter,
     kernel_names::KernelNames,
     object,
     own::OwnProcesses,
@@ -86,11 +87,11 @@ impl Program {
             (flag::IDLE, config.idle),
             (flag::KERNEL_STACK, config.kernel_stacks),
             (flag::USER_STACK, config.user_stacks),
-            (flag::ONLY_PIDS, !config.pids.is_empty()),
             (flag::EXCLUDE_OWN, config.exclude_own),
             (flag::KERNEL_ONLY, !config.user_stacks),
         ];
-        let mut flags_by_slot = [bits(&flags); MAX_SOURCES];
+        let flags = bits(&flags) | bits(&filter::flags(&config.filter));
+        let mut flags_by_slot = [flags; MAX_SOURCES];
         for (flags, slot) in flags_by_slot.iter_mut().zip(slots) {
             *flags |= bits(&[(flag::MOVED, slot.moved)]);
         }
@@ -99,7 +100,7 @@ impl Program {
             (walk::OR_FRAME_POINTERS, tables.is_some_and(|tables| tables.or_frame_pointers)),
         ]);
         let ring_bytes = u64::from(config.ring_bytes);
-        let pids = u32::try_from(config.pids.len()).unwrap_or(u32::MAX).max(1);
+        let cgroups = u32::try_from(config.filter.cgroups.len()).unwrap_or(u32::MAX);
 
         let last_cpu = kernel::cpus("possible")?.iter().max().unwrap_or(0);
         let sources = u32::try_from(slots.len()).unwrap_or(u32::MAX);
@@ -115,7 +116,11 @@ impl Program {
             UserWalk::Kernel => (settings::Program::Sample, (0, 0)),
             UserWalk::Own { registers, .. } => (settings::Program::SampleWalk, registers.offsets()),
         };
-        let mut ebpf = object::loader()
+        let mut loader = object::loader();
+        for (map, entries) in filter::map_sizes(&config.filter) {
+            loader.map_max_entries(map, entries);
+        }
+        let mut ebpf = loader
             .override_global(global::FLAGS, &flags_by_slot, true)
             .override_global(global::WALK, &walk, true)
             .override_global(global::FRAME_LIMIT, &config.frame_limit, true)
@@ -123,9 +128,9 @@ impl Program {
             .override_global(global::TASK_REGISTERS, &task_registers, true)
             .override_global(global::RING_BYTES, &ring_bytes, true)
             .override_global(global::WAKE_BYTES, &(ring_bytes / WAKE_SHARE), true)
+            .override_global(global::CGROUP_COUNT, &cgroups, true)
             .override_global(aya_log::LEVEL, &config.log_level, true)
             .map_max_entries("SAMPLES", config.ring_bytes)
-            .map_max_entries("PIDS", pids)
             .map_max_entries("PERIODS", periods)
             .map_max_entries("COUNTERS", sources)
             .map_max_entries("SCRATCH", sources)
@@ -145,19 +150,11 @@ impl Program {
                     .map_err(|error| Error::system("cannot read the program's log", error))?,
             ),
         };
-        let mut pids: HashMap<_, u32, u8> = take_map(&mut ebpf, "PIDS")?;
-        for pid in &config.pids {
-            pids.insert(pid, 1, 0)
-                .map_err(|error| Error::system(format!("cannot filter pid {pid}"), error))?;
-        }
         let mut own = OwnProcesses::new(take_map(&mut ebpf, "OWN")?);
         own.add(std::process::id())?;
         let samples = take_map(&mut ebpf, "SAMPLES")?;
         let periods = Periods::of_slots(take_map(&mut ebpf, "PERIODS")?);
-        let counters = match ebpf.take_map("COUNTERS") {
-            Some(Map::PerCpuArray(map)) => CounterMap::new(map)?,
-            _ => return Err(damaged("no per-CPU array `COUNTERS`")),
-        };
+        let counters = CounterMap::take(&mut ebpf)?;
 
         let slots = program.names().into_iter().zip(periods).take(slots.len());
         let slots = slots.map(|(name, periods)| {
@@ -165,6 +162,8 @@ impl Program {
             Ok(Slot { program, periods })
         });
         let slots = slots.collect::<Result<Vec<_>>>()?;
+        // Now that the programs hold the maps.
+        filter::fill(&mut ebpf, &config.filter)?;
         let kernel_names = config.kernel_stacks.then(|| load_kernel_names(&mut ebpf)).flatten();
         Ok(Self { slots, samples, counters, own, unwind, kernel_names, log, ebpf })
     }
@@ -216,7 +215,7 @@ where
     map.try_into().map_err(|error| Error::system(format!("cannot open the map `{name}`"), error))
 }
 
-fn damaged(why: impl std::fmt::Display) -> Error {
+pub(super) fn damaged(why: impl std::fmt::Display) -> Error {
     Error::system_with(
         "the embedded eBPF object is not the agent's own",
         why,

@@ -4,6 +4,7 @@ mod btf;
 pub mod config;
 pub mod counters;
 pub mod features;
+mod filter;
 pub mod kernel_names;
 pub mod load;
 pub mod memory;

@@ -1,8 +1,17 @@
 //! What a config depends on beside the command line.
 
+use std::path::PathBuf;
+
 use profiler_profile::cpus::CpuList;
 
-use crate::{bpf::features::EntryRegisters, error::Result, kernel, limits::memory, procfs::status};
+use crate::{
+    bpf::features::EntryRegisters,
+    error::Result,
+    filter::{CgroupName, users},
+    kernel,
+    limits::memory,
+    procfs::status,
+};
 
 /// What the kernel and the machine say of themselves, asked once.
 #[derive(Clone, Debug)]
@@ -27,6 +36,10 @@ pub struct Machine {
     pub in_initial_pid_namespace: bool,
     /// The process that has a thread of this id.
     pub process_of: fn(u32) -> Option<u32>,
+    /// The id of a user, by name or id.
+    pub user_id: fn(&str) -> Option<u32>,
+    /// The folders of cgroups; else what is wrong.
+    pub find_cgroups: fn(&CgroupName) -> Result<Vec<PathBuf>, String>,
 }
 
 impl Machine {
@@ -43,6 +56,8 @@ impl Machine {
             has_proc: kernel::has_proc(),
             in_initial_pid_namespace: kernel::in_initial_pid_namespace(),
             process_of: status::process_of,
+            user_id: users::id_of,
+            find_cgroups: CgroupName::find,
         })
     }
 }

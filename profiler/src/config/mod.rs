@@ -2,6 +2,7 @@
 //!
 //! Pure but for `--debuginfod`, which asks the environment: what the kernel says is in [`Machine`].
 
+mod filter;
 mod machine;
 
 use std::time::Duration;
@@ -90,8 +91,9 @@ impl Config {
             let why = "this format has no place for it: give -f json, json-compact, pprof or html";
             return Err(Error::Usage(format!("--metadata: {why}")));
         }
+        let filter = filter::resolve(&args, machine, &mut notices)?;
+        let filters = filter::describe(&args);
         let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;
-        check_processes(&args.pids, machine, &mut notices)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
             (Some(CallGraph::None), _) => 1,
             (_, frames) => frames.clamp(1, MAX_FRAMES),
@@ -112,13 +114,15 @@ impl Config {
         let debuginfod = args.debuginfod.then(|| debuginfod::Settings::from_env(&mut notices));
         let process = process::config::Config {
             pids: args.pids,
+            tids: args.tids,
+            filters,
             children: args.children,
             limit: limit as usize,
             metadata: args.metadata,
         };
         Ok(Self {
             program: bpf::config::Config {
-                pids: if args.children { Vec::new() } else { process.pids.clone() },
+                filter,
                 idle: args.idle,
                 exclude_own: !args.include_self && machine.in_initial_pid_namespace,
                 kernel_stacks,
@@ -189,37 +193,6 @@ fn kernel_frames(max_stack: Option<i64>, notices: &mut Vec<String>) -> u32 {
         ));
     }
     frames
-}
-
-/// Whether the processes that were named are there, and whether any can have names.
-fn check_processes(pids: &[u32], machine: &Machine, notices: &mut Vec<String>) -> Result<()> {
-    if !machine.has_proc {
-        if !pids.is_empty() {
-            let why = "-p: processes are looked for in /proc: mount -t proc proc /proc";
-            return Err(Error::Usage(why.into()));
-        }
-        notices.push("nothing has a name without /proc: mount -t proc proc /proc".into());
-    } else if !machine.in_initial_pid_namespace {
-        let why = "this is not the initial pid namespace, so process ids here are not those of \
-                   the samples";
-        if !pids.is_empty() {
-            return Err(Error::Usage(format!("-p: {why}; run it on the host")));
-        }
-        notices.push(format!("{why}: processes have no names; run it on the host"));
-    }
-    for &pid in pids {
-        match (machine.process_of)(pid) {
-            Some(process) if process == pid => {}
-            Some(process) => {
-                let why = format!("-p {pid}: this is a thread of process {process}");
-                return Err(Error::Usage(format!("{why}: give -p {process}")));
-            }
-            None => {
-                return Err(Error::Usage(format!("-p {pid}: there is no process with this id")));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// How user stacks are to be walked.

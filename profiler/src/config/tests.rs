@@ -1,7 +1,12 @@
 use clap::Parser as _;
 
+use std::path::Path;
+
 use super::*;
-use crate::cli::{Cli, StreamArgs};
+use crate::{
+    cli::{Cli, StreamArgs},
+    filter::CgroupName,
+};
 
 /// A machine without limits, whose kernel has all that the walk needs.
 fn machine() -> Machine {
@@ -17,6 +22,12 @@ fn machine() -> Machine {
         in_initial_pid_namespace: true,
         // Threads of the process 80 are 81 to 89.
         process_of: |tid| (80..90).contains(&tid).then_some(80),
+        user_id: |user| (user == "ann").then_some(7),
+        find_cgroups: |name| match name {
+            CgroupName::Path(path) => Ok(vec![Path::new("/cgroups").join(path)]),
+            CgroupName::Container(name) => Err(format!("no {name}")),
+            CgroupName::Unit(name) => Ok((0..33).map(|it| format!("{name}{it}").into()).collect()),
+        },
     }
 }
 
@@ -116,7 +127,7 @@ fn the_walk_is_what_the_kernel_can_do() {
 fn processes_are_named_by_their_own_id_where_that_can_be_known() {
     let pids = |arguments: &[&str]| {
         let config = resolved(arguments, &machine()).unwrap();
-        (config.process.pids, config.program.pids)
+        (config.process.pids, config.program.filter.pids)
     };
     assert_eq!(pids(&["-p", "80"]), (vec![80], vec![80]));
     // The program can't tell whose child a process is.
@@ -181,4 +192,28 @@ fn too_little_memory_for_the_walk_is_refused_with_the_least_that_would_do() {
 fn nothing_typed_is_the_default() {
     let default = Config::resolve(SamplingArgs::default(), reports(&[]), 0, &machine()).unwrap();
     assert_eq!(format!("{default:?}"), format!("{:?}", resolved(&[], &machine()).unwrap()));
+}
+
+#[test]
+fn filters_are_those_that_were_typed() {
+    let arguments = ["-p", "80", "-t", "81,82", "--uid", "ann", "--comm", "a*", "--cgroup", "a"];
+    let config = resolved(&arguments, &machine()).unwrap();
+    let filter = &config.program.filter;
+    assert_eq!((&*filter.pids, &*filter.tids, &*filter.uids), (&[80][..], &[81, 82][..], &[7][..]));
+    assert_eq!(filter.cgroups, [Path::new("/cgroups/a")]);
+    assert!(!filter.comms.is_empty());
+    assert_eq!(config.process.filters, ["-t 81", "-t 82", "--uid ann", "--comm a*", "--cgroup a"]);
+    let none = resolved(&[], &machine()).unwrap();
+    assert_eq!((none.program.filter, none.process.filters.len()), (Default::default(), 0));
+    for (arguments, message) in [
+        (["-t", "91"], "-t 91: there is no thread with this id"),
+        (["-p", "81"], "-p 81: this is a thread of process 80: give -p 80, or -t 81"),
+        (["--container", "web"], "--container web: no web"),
+    ] {
+        assert_eq!(refusal(&arguments, &machine()), message);
+    }
+    for (arguments, part) in [(["--uid", "bob"], "`id -u`"), (["--unit", "a"], "33 cgroups")] {
+        let message = refusal(&arguments, &machine());
+        assert!(message.contains(part), "{message}");
+    }
 }

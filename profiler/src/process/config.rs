@@ -8,6 +8,10 @@ pub const DEFAULT_LIMIT: u32 = 32_768;
 pub struct Config {
     /// The processes that are kept; all if empty.
     pub pids: Vec<u32>,
+    /// The threads that are kept; all if empty.
+    pub tids: Vec<u32>,
+    /// What else a sample must be of, for people to read.
+    pub filters: Vec<String>,
     /// And their descendants.
     pub children: bool,
     /// Processes that are remembered.

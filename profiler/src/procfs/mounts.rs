@@ -2,7 +2,7 @@
 //!
 //! Format: `proc_pid_mountinfo(5)`.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 /// The device of what is mounted where the path leads, by the process's own mounts, or by ours if it
 /// is gone. Links on the way are not followed: the kernel tells paths without.
@@ -26,6 +26,19 @@ pub fn device_in<'a>(mounts: &'a str, path: &str) -> Option<&'a str> {
     });
     // Of two at the same point, the later one lies above.
     mounts.max_by_key(|(bytes, _)| *bytes).map(|(_, device)| device)
+}
+
+/// Where the hierarchy of cgroups of version 2 is mounted, whose root is ours.
+pub(crate) fn cgroup2() -> Option<PathBuf> {
+    point_of_type(&fs::read_to_string("/proc/self/mountinfo").ok()?, "cgroup2").map(PathBuf::from)
+}
+
+/// The first mount point of a type of file system, by the text of such a file.
+fn point_of_type(mounts: &str, wanted: &str) -> Option<String> {
+    mounts.lines().find_map(|line| {
+        let (mount, of) = line.split_once(" - ")?;
+        (of.split(' ').next()? == wanted).then(|| mount.split(' ').nth(4).map(unescape))?
+    })
 }
 
 /// Blanks and backslashes are written as three octal digits.
@@ -65,6 +78,13 @@ mod tests {
         assert_eq!(device("/mnt/a b/c"), Some("0:27"));
         assert_eq!(device("/mnt2/c"), Some("254:0"));
         assert_eq!(device("[vdso]"), None);
+    }
+
+    #[test]
+    fn a_type_of_file_system_has_a_point() {
+        let point = |wanted| point_of_type(MOUNTS, wanted);
+        assert_eq!(point("fuse").as_deref(), Some("/mnt/a b"));
+        assert_eq!((point("none"), point("cgroup2")), (None, None));
     }
 
     #[test]

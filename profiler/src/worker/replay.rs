@@ -101,6 +101,7 @@ impl Recording {
             duration: Duration::from_secs(1),
             pids: Vec::new(),
             children: None,
+            filters: Vec::new(),
             strangers: Arc::new(count()),
             sideband_lost: 0,
             sideband_malformed: 0,
