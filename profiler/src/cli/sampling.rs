@@ -1,0 +1,149 @@
+//! How to sample: what `record` and a run without a subcommand share.
+
+use clap::{Args, ValueEnum};
+use profiler_profile::cpus::CpuList;
+
+use crate::{
+    perf::event::EventSpec,
+    units::{self, Frequency},
+};
+
+/// How to sample.
+#[derive(Debug, Default, Args)]
+pub struct SamplingArgs {
+    /// Samples per second on each CPU; `max` is what kernel.perf_event_max_sample_rate allows [default: 99].
+    #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_frequency)]
+    pub frequency: Option<Frequency>,
+    /// Sample every PERIOD events instead of at a frequency; clocks count nanoseconds.
+    #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
+          value_parser = units::parse_positive)]
+    pub period: Option<u64>,
+    /// Sample clocks at an even pace. By default periods vary by 5 to 10 %, so that a program in lockstep
+    /// with the clock is not always sampled at the same place.
+    #[arg(long)]
+    pub no_dither: bool,
+    /// The event to sample, one of perf's generic ones: cycles, instructions, cpu-clock, page-faults, …; can be
+    /// given up to four times, and each event is sampled and accounted for by itself
+    /// [default: cycles, or cpu-clock if the machine has no PMU].
+    #[arg(short, long = "event", value_name = "EVENT")]
+    pub events: Vec<EventSpec>,
+    /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C].
+    #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub duration: Option<std::time::Duration>,
+    /// Sample only this process, with all its threads; several as 812,813, or by giving it more than once. The run
+    /// ends when all of these processes have exited.
+    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',')]
+    pub pids: Vec<u32>,
+    /// Sample the whole machine, which is the default; with a command, while that runs.
+    #[arg(short, long, conflicts_with = "pids", hide_short_help = true)]
+    pub all_cpus: bool,
+    /// Also sample all descendants of the processes of -p, existing and new ones. The run ends when they have
+    /// exited, too.
+    #[arg(long, requires = "pids")]
+    pub children: bool,
+    /// Sample only these CPUs, for example 0-3,7.
+    #[arg(short = 'C', long = "cpu", value_name = "LIST")]
+    pub cpus: Option<CpuList>,
+    /// Include samples of the idle task (pid 0).
+    #[arg(long)]
+    pub idle: bool,
+    /// Include samples of the profiler itself.
+    #[arg(long)]
+    pub include_self: bool,
+    /// Record user stacks only, without kernel frames.
+    #[arg(long, conflicts_with = "kernel_only")]
+    pub user_only: bool,
+    /// Keep only samples that hit kernel code, with their kernel stacks.
+    #[arg(long)]
+    pub kernel_only: bool,
+    /// How to unwind user stacks [default: auto, or fp if the kernel lacks what auto needs].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub call_graph: Option<CallGraph>,
+    /// Record stacks, which is the default.
+    #[arg(short = 'g', hide_short_help = true, conflicts_with = "call_graph")]
+    pub stacks: bool,
+    /// Show source lines and inlined functions, from debug info. Slower, and takes more memory.
+    #[arg(long)]
+    pub lines: bool,
+    /// Size of the ring buffer that the kernel writes samples to, for example 8M; rounded up to a power
+    /// of two [default: 512K per CPU, at least 4M].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    pub buffer_size: Option<u64>,
+    /// Maximum number of distinct stacks, each thread's apart, for what is written at the end; further stacks are
+    /// counted together [default: 100000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_stacks: Option<u32>,
+    /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.
+    #[arg(long)]
+    pub debuginfod: bool,
+    /// Add to JSON the command line, parent, cgroup, container, pod and systemd unit of each sample's process. pprof
+    /// and html have of that what they show, without being asked.
+    #[arg(long)]
+    pub metadata: bool,
+    /// Maximum number of processes whose mappings are kept; exited ones are evicted first, then the least recently
+    /// sampled [default: 32768].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_processes: Option<u32>,
+    /// Memory budget for symbols and debug info, for example 64M; least recently used files are evicted
+    /// [default: 24M, 256M with --lines, less in a cgroup that limits memory].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    pub symbol_cache: Option<u64>,
+    /// Kernel-memory budget for unwind tables, for example 64M; least recently used tables are evicted. In a
+    /// cgroup that limits memory the default is at most an eighth of that [default: 256M].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    pub max_unwind_memory: Option<u64>,
+    /// Run all threads at ordinary priority. By default those that must be in time have real-time priority
+    /// for at most 10 to 30 % of each half second, and nice -15 beyond that.
+    #[arg(long)]
+    pub no_realtime: bool,
+    /// Exit with code 3 if the profiler lost a sample; with =all, also if the kernel missed or throttled
+    /// one. One missed period per event is tolerated: a run starts and ends in the middle of one.
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
+          default_missing_value = "ours")]
+    pub strict: Option<Strict>,
+    /// Print the eBPF program's log: every lost sample, and with -v every sample. Slow.
+    #[arg(long)]
+    pub bpf_log: bool,
+}
+
+/// Which losses `--strict` does not tolerate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Strict {
+    /// What the profiler itself lost: ring full, ring contended, scratch busy, agent behind, undelivered.
+    Ours,
+    /// Also what the kernel missed or throttled, apart from one period per event.
+    All,
+}
+
+/// How user stacks are unwound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CallGraph {
+    /// Unwind tables if a file has them, else frame pointers.
+    Auto,
+    /// Frame pointers only.
+    Fp,
+    /// Unwind tables only.
+    Dwarf,
+    /// No unwinding: only the sampled address, for kernel stacks, too.
+    None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::Parser as _;
+
+    #[test]
+    fn what_perf_takes_is_taken() {
+        let parsed = Cli::try_parse_from(["profiler", "-g", "-p", "812,813", "-F", "max"]).unwrap();
+        let SamplingArgs { pids, frequency, .. } = parsed.stream.sampling;
+        assert_eq!((pids, frequency), (vec![812, 813], Some(Frequency::Max)));
+        assert!(Cli::try_parse_from(["profiler", "-a"]).is_ok());
+        for against in
+            [&["profiler", "-a", "-p", "1"][..], &["profiler", "-g", "--call-graph", "none"]]
+        {
+            assert!(Cli::try_parse_from(against).is_err(), "{against:?}");
+        }
+    }
+}
