@@ -30,6 +30,23 @@ pub struct RecordArgs {
     #[arg(long, requires = "command")]
     pub as_root: bool,
     /// Start this command, and sample it and its descendants until it exits.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pids", num_args = 1..)]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pids", group = "followed", num_args = 1..)]
     pub command: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn children_are_of_a_process_or_a_command() {
+        let parse = |arguments: &[&str]| {
+            Cli::try_parse_from([&["profiler", "record", "--children"], arguments].concat())
+        };
+        assert!(parse(&["--", "make"]).is_ok() && parse(&["-p", "812"]).is_ok());
+        assert!(parse(&[]).is_err() && parse(&["-a"]).is_err());
+        assert!(parse(&["-p", "812", "--", "make"]).is_err());
+    }
 }

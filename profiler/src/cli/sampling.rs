@@ -32,14 +32,15 @@ pub struct SamplingArgs {
     pub duration: Option<std::time::Duration>,
     /// Sample only this process, with all its threads; several as 812,813, or by giving it more than once. The run
     /// ends when all of these processes have exited.
-    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',')]
+    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',',
+          group = "followed")]
     pub pids: Vec<u32>,
     /// Sample the whole machine, which is the default; with a command, while that runs.
     #[arg(short, long, conflicts_with = "pids", hide_short_help = true)]
     pub all_cpus: bool,
     /// Also sample all descendants of the processes of -p, existing and new ones. The run ends when they have
-    /// exited, too.
-    #[arg(long, requires = "pids")]
+    /// exited, too. Those of a command are always sampled.
+    #[arg(long, requires = "followed")]
     pub children: bool,
     /// Sample only these CPUs, for example 0-3,7.
     #[arg(short = 'C', long = "cpu", value_name = "LIST")]
