@@ -8,7 +8,7 @@ use profiler_profile::diff::condition::Condition;
 pub(super) const EXAMPLES: &str = "Examples:
   profiler diff before.pb.gz after.pb.gz    what has changed
   profiler diff a.folded b.folded --fail-if 'total(parse) > +5%'
-                                            for CI: exit code 4 if parse takes 5 % more
+                                            for CI: exit code 4 if this holds
   profiler diff a.folded b.folded -o d.folded && flamegraph.pl d.folded > d.svg
                                             a differential flame graph";
 

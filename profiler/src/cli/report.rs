@@ -8,8 +8,8 @@ use regex::Regex;
 use crate::units;
 
 pub(super) const EXAMPLES: &str = "Examples:
-  profiler report                           the hottest functions of profile.pb.gz
-  profiler report --tree --focus parse      who calls what matches `parse`, and what that calls
+  profiler report                           the hottest functions
+  profiler report --tree --focus parse      who calls `parse`, and what that calls
   profiler report --by process a.folded     processes by their share";
 
 /// What to read, and what to show of it.

@@ -8,102 +8,132 @@ use crate::{
     units::{self, Frequency},
 };
 
+/// The groups of options.
+const SAMPLING: &str = "Sampling";
+const FILTERS: &str = "Filters";
+const STACKS: &str = "Stacks and names";
+const LIMITS: &str = "Limits and tuning";
+
 /// How to sample.
 #[derive(Debug, Default, Args)]
 pub struct SamplingArgs {
-    /// Samples per second on each CPU; `max` is what kernel.perf_event_max_sample_rate allows [default: 99].
-    #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_frequency)]
+    /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C].
+    #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration, help_heading = SAMPLING)]
+    pub duration: Option<std::time::Duration>,
+    /// Samples per second on each CPU, or `max` [default: 99].
+    ///
+    /// `max` is what kernel.perf_event_max_sample_rate allows.
+    #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_frequency, help_heading = SAMPLING)]
     pub frequency: Option<Frequency>,
+    /// The event to sample, one of perf's: cycles, instructions, page-faults, … [default: cycles, or cpu-clock without
+    /// a PMU].
+    ///
+    /// Can be given up to four times. Each event is sampled and accounted for by itself.
+    #[arg(short, long = "event", value_name = "EVENT", help_heading = SAMPLING)]
+    pub events: Vec<EventSpec>,
     /// Sample every PERIOD events instead of at a frequency; clocks count nanoseconds.
     #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
-          value_parser = units::parse_positive)]
+          value_parser = units::parse_positive, help_heading = SAMPLING, hide_short_help = true)]
     pub period: Option<u64>,
-    /// Sample clocks at an even pace. By default periods vary by 5 to 10 %, so that a program in lockstep
-    /// with the clock is not always sampled at the same place.
-    #[arg(long)]
+    /// Sample clocks at an even pace.
+    ///
+    /// By default periods vary by 5 to 10 %, so that a program in lockstep with the clock is not always sampled at the
+    /// same place.
+    #[arg(long, help_heading = SAMPLING, hide_short_help = true)]
     pub no_dither: bool,
-    /// The event to sample, one of perf's generic ones: cycles, instructions, cpu-clock, page-faults, …; can be
-    /// given up to four times, and each event is sampled and accounted for by itself
-    /// [default: cycles, or cpu-clock if the machine has no PMU].
-    #[arg(short, long = "event", value_name = "EVENT")]
-    pub events: Vec<EventSpec>,
-    /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C].
-    #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration)]
-    pub duration: Option<std::time::Duration>,
-    /// Sample only this process, with all its threads; several as 812,813, or by giving it more than once. The run
-    /// ends when all of these processes have exited.
+    /// Sample only this process, with all its threads.
+    ///
+    /// Several are given as 812,813, or by giving it more than once. The run ends when all of these processes have
+    /// exited.
     #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',',
-          group = "followed")]
+          group = "followed", help_heading = FILTERS)]
     pub pids: Vec<u32>,
-    /// Sample the whole machine, which is the default; with a command, while that runs.
-    #[arg(short, long, conflicts_with = "pids", hide_short_help = true)]
-    pub all_cpus: bool,
-    /// Also sample all descendants of the processes of -p, existing and new ones. The run ends when they have
-    /// exited, too. Those of a command are always sampled.
-    #[arg(long, requires = "followed")]
+    /// Also sample all descendants of the processes of -p.
+    ///
+    /// Both those that exist and new ones. The run ends when they have exited, too. Those of a command are always
+    /// sampled.
+    #[arg(long, requires = "followed", help_heading = FILTERS)]
     pub children: bool,
+    /// Sample the whole machine, which is the default; with a command, while that runs.
+    #[arg(short, long, conflicts_with = "pids", help_heading = FILTERS, hide_short_help = true)]
+    pub all_cpus: bool,
     /// Sample only these CPUs, for example 0-3,7.
-    #[arg(short = 'C', long = "cpu", value_name = "LIST")]
+    #[arg(short = 'C', long = "cpu", value_name = "LIST", help_heading = FILTERS)]
     pub cpus: Option<CpuList>,
+    /// Keep only samples that hit kernel code, with their kernel stacks.
+    #[arg(long, help_heading = FILTERS)]
+    pub kernel_only: bool,
     /// Include samples of the idle task (pid 0).
-    #[arg(long)]
+    #[arg(long, help_heading = FILTERS, hide_short_help = true)]
     pub idle: bool,
     /// Include samples of the profiler itself.
-    #[arg(long)]
+    #[arg(long, help_heading = FILTERS, hide_short_help = true)]
     pub include_self: bool,
     /// Record user stacks only, without kernel frames.
-    #[arg(long, conflicts_with = "kernel_only")]
+    #[arg(long, conflicts_with = "kernel_only", help_heading = STACKS)]
     pub user_only: bool,
-    /// Keep only samples that hit kernel code, with their kernel stacks.
-    #[arg(long)]
-    pub kernel_only: bool,
     /// How to unwind user stacks [default: auto, or fp if the kernel lacks what auto needs].
-    #[arg(long, value_enum, value_name = "HOW")]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = STACKS)]
     pub call_graph: Option<CallGraph>,
     /// Record stacks, which is the default.
-    #[arg(short = 'g', hide_short_help = true, conflicts_with = "call_graph")]
+    #[arg(short = 'g', conflicts_with = "call_graph", help_heading = STACKS, hide_short_help = true)]
     pub stacks: bool,
     /// Show source lines and inlined functions, from debug info. Slower, and takes more memory.
-    #[arg(long)]
+    #[arg(long, help_heading = STACKS)]
     pub lines: bool,
-    /// Size of the ring buffer that the kernel writes samples to, for example 8M; rounded up to a power
-    /// of two [default: 512K per CPU, at least 4M].
-    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
-    pub buffer_size: Option<u64>,
-    /// Maximum number of distinct stacks, each thread's apart, for what is written at the end; further stacks are
-    /// counted together [default: 100000].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_stacks: Option<u32>,
     /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.
-    #[arg(long)]
+    #[arg(long, help_heading = STACKS)]
     pub debuginfod: bool,
-    /// Add to JSON the command line, parent, cgroup, container, pod and systemd unit of each sample's process. pprof
-    /// and html have of that what they show, without being asked.
-    #[arg(long)]
+    /// Add to JSON who the process of each sample is.
+    ///
+    /// Its command line, parent, cgroup, container, pod and systemd unit. pprof and html have of that what they show,
+    /// without being asked.
+    #[arg(long, help_heading = STACKS, hide_short_help = true)]
     pub metadata: bool,
-    /// Maximum number of processes whose mappings are kept; exited ones are evicted first, then the least recently
-    /// sampled [default: 32768].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_processes: Option<u32>,
-    /// Memory budget for symbols and debug info, for example 64M; least recently used files are evicted
-    /// [default: 24M, 256M with --lines, less in a cgroup that limits memory].
-    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
-    pub symbol_cache: Option<u64>,
-    /// Kernel-memory budget for unwind tables, for example 64M; least recently used tables are evicted. In a
-    /// cgroup that limits memory the default is at most an eighth of that [default: 256M].
-    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
-    pub max_unwind_memory: Option<u64>,
-    /// Run all threads at ordinary priority. By default those that must be in time have real-time priority
-    /// for at most 10 to 30 % of each half second, and nice -15 beyond that.
-    #[arg(long)]
-    pub no_realtime: bool,
-    /// Exit with code 3 if the profiler lost a sample; with =all, also if the kernel missed or throttled
-    /// one. One missed period per event is tolerated: a run starts and ends in the middle of one.
+    /// Exit with code 3 if the profiler lost a sample; with =all, also if the kernel missed or throttled one.
+    ///
+    /// One missed period per event is tolerated: a run starts and ends in the middle of one.
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
-          default_missing_value = "ours")]
+          default_missing_value = "ours", help_heading = LIMITS, hide_short_help = true)]
     pub strict: Option<Strict>,
+    /// Maximum number of distinct stacks, each thread's apart, for what is written at the end [default: 100000].
+    ///
+    /// Further stacks are counted together.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = LIMITS, hide_short_help = true)]
+    pub max_stacks: Option<u32>,
+    /// Maximum number of processes whose mappings are kept [default: 32768].
+    ///
+    /// Exited ones are evicted first, then the least recently sampled.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = LIMITS, hide_short_help = true)]
+    pub max_processes: Option<u32>,
+    /// Memory budget for symbols and debug info, for example 64M [default: 24M, 256M with --lines, less in a cgroup
+    /// that limits memory].
+    ///
+    /// Least recently used files are evicted.
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes,
+          help_heading = LIMITS, hide_short_help = true)]
+    pub symbol_cache: Option<u64>,
+    /// Kernel-memory budget for unwind tables, for example 64M [default: 256M].
+    ///
+    /// Least recently used tables are evicted. In a cgroup that limits memory the default is at most an eighth of that.
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes,
+          help_heading = LIMITS, hide_short_help = true)]
+    pub max_unwind_memory: Option<u64>,
+    /// Size of the ring buffer that the kernel writes samples to, for example 8M; rounded up to a power of two
+    /// [default: 512K per CPU, at least 4M].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes,
+          help_heading = LIMITS, hide_short_help = true)]
+    pub buffer_size: Option<u64>,
+    /// Run all threads at ordinary priority.
+    ///
+    /// By default those that must be in time have real-time priority for at most 10 to 30 % of each half second, and
+    /// nice -15 beyond that.
+    #[arg(long, help_heading = LIMITS, hide_short_help = true)]
+    pub no_realtime: bool,
     /// Print the eBPF program's log: every lost sample, and with -v every sample. Slow.
-    #[arg(long)]
+    #[arg(long, help_heading = LIMITS, hide_short_help = true)]
     pub bpf_log: bool,
 }
 
