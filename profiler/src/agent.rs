@@ -49,7 +49,7 @@ use crate::{
     realtime::{Priority, Role},
     ring::SampleRing,
     sample,
-    shutdown::{self, Reports, Signals},
+    shutdown::{self, Reports, Requests, Signals},
     stderr,
     unwind::loader::Loader,
     worker::{Ended, Work, Worker},
@@ -82,10 +82,10 @@ const BATCH_BYTES: usize = 64 << 10;
 /// A command that was [launched](Launch) is executed when the events are enabled.
 pub async fn run(
     config: &Config,
+    Requests { mut signals, mut reports }: Requests,
     mut sinks: Vec<Sink>,
     launch: Option<&mut Launch>,
 ) -> Result<(Ledger, Result<()>)> {
-    let (mut signals, mut reports) = (Signals::listen()?, Reports::listen()?);
     settle_limits(config)?;
     let watched = Watched::open(&config.process.pids, &config.process.tids)?;
     let mut sources = Sources::open(&config.perf)?;

@@ -1,6 +1,6 @@
 //! The `profiler` command: parse, run, exit code.
 
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
 use clap::Parser as _;
 use profiler::{
@@ -19,17 +19,20 @@ fn main() -> ExitCode {
     parser::run_if_requested();
     launch::run_if_requested();
     stderr::say_panics();
-    let result = match Cli::try_parse() {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let result = match Cli::try_parse_from(&typed) {
         Ok(cli) => run(cli),
         // --help and --version come this way, too.
         Err(error) if !error.use_stderr() => return answer(&error.print()),
-        Err(error) => Err(Error::Usage(cli::one_line(&error))),
+        Err(error) => Err(Error::Usage(cli::one_line(&error, &typed))),
     };
     match result {
         Ok(code) => code,
         Err(error) => {
             if !matches!(error, Error::BrokenPipe) {
-                stderr::say(&error.to_string());
+                let help = matches!(error, Error::Usage(_)).then(|| cli::help_of(&typed));
+                let help = help.map_or_else(String::new, |it| format!(" (see {it})"));
+                stderr::say(&format!("{error}{help}"));
                 if let Some(advice) = error.advice() {
                     stderr::write(&format!("  {advice}\n"));
                 }

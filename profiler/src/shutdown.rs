@@ -21,6 +21,22 @@ pub struct Signals(Vec<(i32, Signal)>);
 /// The signals that ask for a report of a run that goes on.
 pub struct Reports(Vec<(i32, Signal)>);
 
+/// All that is asked of a run by signals.
+pub struct Requests {
+    /// To end.
+    pub signals: Signals,
+    /// To report.
+    pub reports: Reports,
+}
+
+impl Requests {
+    /// From here on no signal that a run heeds ends the process by itself. Those that come before the run begins are
+    /// heeded then. Needs the context of a runtime.
+    pub fn listen() -> Result<Self> {
+        Ok(Self { signals: Signals::listen()?, reports: Reports::listen()? })
+    }
+}
+
 impl Signals {
     const ALL: [i32; 7] = [
         libc::SIGINT,
@@ -33,7 +49,7 @@ impl Signals {
     ];
 
     /// From here on these signals no longer end the process by themselves.
-    pub fn listen() -> Result<Self> {
+    fn listen() -> Result<Self> {
         listen(&Self::ALL).map(Self)
     }
 
@@ -53,7 +69,7 @@ impl Signals {
 
 impl Reports {
     /// From here on these signals no longer end the process.
-    pub fn listen() -> Result<Self> {
+    fn listen() -> Result<Self> {
         listen(&[libc::SIGUSR1, libc::SIGUSR2]).map(Self)
     }
 

@@ -54,6 +54,24 @@ fn options_choose_what_is_shown() {
 }
 
 #[test]
+fn wrong_usage_points_to_the_help_that_tells_more() {
+    for (arguments, part) in [
+        (&["report", "--tere"][..], "'--tree' (see profiler report --help)\n"),
+        (&["diff", "a"], " (see profiler diff --help)\n"),
+        (&["recrod"], "'record' (see profiler --help)\n"),
+        (&["record", "-e", "cycels"], "cpu-cycles? (see profiler record --help)\n"),
+        // Not what clap refuses.
+        (&["record", "-o", "a.png"], "takes any name (see profiler record --help)\n"),
+        (&["diff", "/dev/null", "/dev/null", "--fail-if", "x"], "(see profiler diff --help)\n"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_profiler")).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.ends_with(part) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn what_can_not_be_read_is_said_with_its_place() {
     for (arguments, input, code, part) in [
         (&["none.folded"][..], &b""[..], 1, "cannot read none.folded: No such file"),

@@ -77,7 +77,9 @@ pub(super) fn completions(shell: Shell) -> ExitCode {
 }
 
 fn write_page(to: &mut dyn io::Write) -> io::Result<()> {
-    let mut command = Cli::command().after_help("").after_long_help("");
+    // One section of options, as in other pages.
+    let flat = |it: Arg| it.help_heading(None::<&str>);
+    let mut command = Cli::command().before_help("").after_long_help("").mut_args(flat);
     command.build();
     let subcommands: Vec<_> = command.get_subcommands().cloned().collect();
     let man = Man::new(command.clone());

@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Result},
     hardening::capabilities::{FILES_OF_OTHERS, SIGNALS_TO_OTHERS},
     invoker::Invoker,
+    kernel,
     launch::Launch,
     output::{Sink, config::Report},
     shutdown::Signals,
@@ -35,6 +36,9 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         let why = "the command writes to standard output, too: give a file";
         return Err(Error::Usage(format!("-o -: {why}")));
     }
+    if !command.is_empty() {
+        check_command(sampling.all_cpus, kernel::has_proc(), kernel::in_initial_pid_namespace())?;
+    }
     let invoker = Invoker::find();
     // Before limits are raised, which are not for the command.
     let launch = if command.is_empty() {
@@ -44,8 +48,9 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     };
     let mut sampling = sampling;
     sampling.metadata |= outputs.iter().any(|it| it.format.processes == Processes::Always);
-    if let Some(launch) = launch.as_ref().filter(|_| !sampling.all_cpus) {
-        sampling = SamplingArgs { pids: vec![launch.pid()], children: true, ..sampling };
+    if let Some(launch) = &launch {
+        let pids = if sampling.all_cpus { Vec::new() } else { vec![launch.pid()] };
+        sampling = SamplingArgs { children: !sampling.all_cpus, pids, ..sampling };
     }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
     reports.push(Report::Top(HOTTEST));
@@ -91,6 +96,19 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     let code = launch.map_or(Ok(0), Launch::wait);
     written?;
     code.map(ExitCode::from)
+}
+
+/// Refuses a command that can't be started, or that samples could not be told to be of.
+fn check_command(all_cpus: bool, has_proc: bool, in_initial_pid_namespace: bool) -> Result<()> {
+    let why = if !has_proc {
+        "a command can't be started without /proc: mount -t proc proc /proc"
+    } else if !all_cpus && !in_initial_pid_namespace {
+        "a command can't be told from other processes here: this is not the initial pid namespace; add -a to \
+         sample the whole machine while the command runs, or run it on the host"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Usage(why.into()))
 }
 
 /// A file to write, and how.
@@ -212,6 +230,20 @@ mod tests {
         assert_eq!(names(&["a.folded", "b.jsonl"], None).unwrap(), ["folded", "json"]);
         assert_eq!(names(&["x/a.b.compact.jsonl"], None).unwrap(), ["json-compact"]);
         assert_eq!(names(&["-", "b.png"], Some("text")).unwrap(), ["text", "text"]);
+    }
+
+    #[test]
+    fn a_command_that_can_not_be_followed_is_refused_by_what_it_is() {
+        assert!(
+            check_command(false, true, true).is_ok() && check_command(true, true, false).is_ok()
+        );
+        for (all_cpus, has_proc, part) in [(false, true, "-a"), (true, false, "mount -t proc")] {
+            let Err(Error::Usage(message)) = check_command(all_cpus, has_proc, false) else {
+                panic!("{part}");
+            };
+            assert!(message.contains("command") && message.contains(part), "{message}");
+            assert!(!message.contains("-p"), "{message}");
+        }
     }
 
     #[test]

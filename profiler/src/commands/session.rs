@@ -1,6 +1,7 @@
 //! What every run has, whatever it writes.
 
 use profiler_profile::ledger::Ledger;
+use tokio::runtime::Runtime;
 
 use super::privileges;
 use crate::{
@@ -11,58 +12,67 @@ use crate::{
     launch::Launch,
     limits,
     output::{Sink, config::Report},
+    shutdown::Requests,
     stderr,
 };
 
 /// A run that can start.
 pub(super) struct Session {
     pub(super) config: Config,
+    runtime: Runtime,
+    requests: Requests,
     strict: Option<Strict>,
     verbose: u8,
 }
 
 impl Session {
-    /// Checks whether the run is possible.
+    /// Checks whether the run is possible. If it is, signals no longer end the process: what the caller makes for the
+    /// run is not left behind.
     pub(super) fn prepare(args: SamplingArgs, reports: Vec<Report>, verbose: u8) -> Result<Self> {
         limits::require_open_files()?;
         limits::memory::require()?;
         let strict = args.strict;
         let config = Config::resolve(args, reports, verbose, &Machine::probe()?)?;
         privileges::require()?;
-        Ok(Self { config, strict, verbose })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::system("cannot set up epoll", error))?;
+        let requests = {
+            let _context = runtime.enter();
+            Requests::listen()?
+        };
+        Ok(Self { config, runtime, requests, strict, verbose })
     }
 
     /// Samples until the run ends; `finish` is what is to be done before the ledger is printed, if the outputs are
     /// whole.
     pub(super) fn run(
-        &self,
+        self,
         sinks: Vec<Sink>,
         mut launch: Option<&mut Launch>,
         finish: impl FnOnce(Option<&Launch>) -> Result<()>,
     ) -> Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::system("cannot set up epoll", error))?;
-        let (ledger, result) =
-            runtime.block_on(agent::run(&self.config, sinks, launch.as_deref_mut()))?;
+        let Self { config, runtime, requests, strict, verbose } = self;
+        let run = agent::run(&config, requests, sinks, launch.as_deref_mut());
+        let (ledger, result) = runtime.block_on(run)?;
         let result = result.and_then(|()| finish(launch.as_deref()));
-        stderr::write(&ledger.table(self.verbose > 0));
-        self.judge(&ledger, result)
+        stderr::write(&ledger.table(verbose > 0));
+        judge(strict, &ledger, result)
     }
+}
 
-    /// How the run ended, where lost samples count.
-    fn judge(&self, ledger: &Ledger, result: Result<()>) -> Result<()> {
-        let lost = self.strict.map_or(0, |strict| match strict {
-            Strict::Ours => ledger.lost_by_us(),
-            Strict::All => ledger.lost_in_all(),
-        });
-        match result {
-            // How the output ended says nothing of what came before.
-            Err(error @ Error::Blocked { .. }) if lost > 0 => {
-                stderr::say(&error.to_string());
-                Err(Error::Lost(lost))
-            }
-            Ok(()) | Err(Error::BrokenPipe) if lost > 0 => Err(Error::Lost(lost)),
-            result => result,
+/// How the run ended, where lost samples count.
+fn judge(strict: Option<Strict>, ledger: &Ledger, result: Result<()>) -> Result<()> {
+    let lost = strict.map_or(0, |strict| match strict {
+        Strict::Ours => ledger.lost_by_us(),
+        Strict::All => ledger.lost_in_all(),
+    });
+    match result {
+        // How the output ended says nothing of what came before.
+        Err(error @ Error::Blocked { .. }) if lost > 0 => {
+            stderr::say(&error.to_string());
+            Err(Error::Lost(lost))
         }
+        Ok(()) | Err(Error::BrokenPipe) if lost > 0 => Err(Error::Lost(lost)),
+        result => result,
     }
 }

@@ -106,7 +106,8 @@ fn a_command_is_sampled_with_its_descendants_and_nothing_else() {
 fn a_command_is_sampled_from_its_first_instruction() {
     let dir = folder();
     // Nothing of a new program is mapped: its first instruction is a page fault of the linker.
-    let options = ["-e", "page-faults", "-c", "1", "-f", "json", "-o", "a.jsonl"];
+    // Its descendants are sampled in any case.
+    let options = ["-e", "page-faults", "-c", "1", "-f", "json", "-o", "a.jsonl", "--children"];
     let output = run(dir.path(), &with_command(&options, &burning("1")));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let (samples, _) = parse_json(&fs::read_to_string(dir.path().join("a.jsonl")).unwrap());
@@ -245,6 +246,85 @@ fn a_file_is_the_old_one_or_the_new_one() {
     run.child.kill().unwrap();
     run.child.wait().unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_run_that_is_ended_before_it_begins_leaves_nothing_behind() {
+    // So many that it takes a while to make them.
+    let files: Vec<String> =
+        (0..200).flat_map(|it| ["-o".into(), format!("{it}.folded")]).collect();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1] {
+        let dir = folder();
+        let mut command = record(dir.path(), &["-d", "100ms"]);
+        command.args(&files).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let run = Run::of(command.spawn().unwrap());
+        let status = format!("/proc/{}/status", run.child.id());
+        let mut is_caught = false;
+        wait_until("it writes files", || {
+            let has_begun = !names(dir.path()).is_empty();
+            if has_begun {
+                let status = fs::read_to_string(&status).unwrap();
+                let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+                let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+                is_caught = caught & 1 << (signal - 1) != 0;
+            }
+            has_begun
+        });
+        assert!(is_caught, "signal {signal}");
+        let ended = run.end_by(signal);
+        assert_eq!((ended.code, ended.signal), (Some(0), None), "{}", ended.stderr);
+        let left = names(dir.path()).into_iter().find(|name| name.contains(".part"));
+        assert_eq!(left, None, "{}", ended.stderr);
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_reader_that_leaves_costs_no_file() {
+    let dir = folder();
+    let _load = Program::start("chain.c");
+    let options = ["-f", "json", "-o", "-", "-o", "a.jsonl", "-d", "2", "-F", "499"];
+    let mut command = record(dir.path(), &options);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("nobody reads standard output any more"), "{said}");
+    assert!(said.contains("wrote a.jsonl"), "{said}");
+    let (samples, summary) = read_json(&dir.path().join("a.jsonl"));
+    assert_eq!(summary["delivered"], samples.len() as u64);
+    // The run has gone on to its end.
+    assert!(summary["duration_ns"].as_u64().unwrap() >= 2_000_000_000, "{summary}");
+    // Beside no file it is as that of any other output: a quiet end.
+    let script =
+        r#""$0" record -f json -o - -d 180s | head -n 1 > /dev/null; exit ${PIPESTATUS[0]}"#;
+    let mut command = Command::new("bash");
+    command.args(["-c", script]).arg(profiler().get_program()).stdin(Stdio::null());
+    assert_eq!(command.status().unwrap().code(), Some(0));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_command_in_a_pid_namespace_is_sampled_with_the_whole_machine_only() {
+    let dir = folder();
+    if !is_installed("unshare") {
+        return;
+    }
+    let within = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc"]).arg(profiler().get_program());
+        command.args(["record", "-o", "a.folded"]).args(arguments);
+        command.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap()
+    };
+    let output = within(&["--", "true"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("a command can't be told") && !said.contains("-p"), "{said}");
+    let output = within(&["-a", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(names(dir.path()).contains("a.folded"));
 }
 
 #[test]

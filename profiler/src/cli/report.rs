@@ -1,0 +1,47 @@
+//! The command line of `report`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use regex::Regex;
+
+use crate::units;
+
+pub(super) const EXAMPLES: &str = "Examples:
+  profiler report                           the hottest functions
+  profiler report --tree --focus parse      who calls `parse`, and what that calls
+  profiler report --by process a.folded     processes by their share";
+
+/// What to read, and what to show of it.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The profile; `-` is standard input.
+    #[arg(value_name = "FILE", default_value = "profile.pb.gz")]
+    pub file: PathBuf,
+    /// What the rows of the table stand for.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "function")]
+    pub by: By,
+    /// Show a tree of calls, callers first, indented where it branches.
+    #[arg(long, conflicts_with = "by")]
+    pub tree: bool,
+    /// Show so many rows at most; 0 shows all [default: 40, of a tree all].
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Keep only stacks with a function that matches this regular expression.
+    #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
+    pub focus: Option<Regex>,
+    /// Leave out stacks with a function that matches this regular expression.
+    #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
+    pub ignore: Option<Regex>,
+}
+
+/// What the rows of a report stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Functions.
+    Function,
+    /// Programs and libraries.
+    Module,
+    /// Processes, by name.
+    Process,
+}

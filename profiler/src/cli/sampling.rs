@@ -1,0 +1,215 @@
+//! How to sample: what `record` and a run without a subcommand share.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use profiler_profile::cpus::CpuList;
+
+use crate::{
+    filter::CommPattern,
+    perf::event::EventSpec,
+    units::{self, Frequency},
+};
+
+/// The groups of options.
+const SAMPLING: &str = "Sampling";
+const FILTERS: &str = "Filters";
+const STACKS: &str = "Stacks and names";
+const LIMITS: &str = "Limits and tuning";
+
+/// How to sample.
+#[derive(Debug, Default, Args)]
+pub struct SamplingArgs {
+    /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C].
+    #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration, help_heading = SAMPLING)]
+    pub duration: Option<std::time::Duration>,
+    /// Samples per second on each CPU, or `max` [default: 99].
+    ///
+    /// `max` is what kernel.perf_event_max_sample_rate allows.
+    #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_frequency, help_heading = SAMPLING)]
+    pub frequency: Option<Frequency>,
+    /// The event to sample, one of perf's: cycles, instructions, page-faults, … [default: cycles, or cpu-clock without
+    /// a PMU].
+    ///
+    /// Can be given up to four times. Each event is sampled and accounted for by itself.
+    #[arg(short, long = "event", value_name = "EVENT", help_heading = SAMPLING)]
+    pub events: Vec<EventSpec>,
+    /// Sample every PERIOD events instead of at a frequency; clocks count nanoseconds.
+    #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
+          value_parser = units::parse_positive, help_heading = SAMPLING, hide_short_help = true)]
+    pub period: Option<u64>,
+    /// Sample clocks at an even pace.
+    ///
+    /// By default periods vary by 5 to 10 %, so that a program in lockstep with the clock is not always sampled at the
+    /// same place.
+    #[arg(long, help_heading = SAMPLING, hide_short_help = true)]
+    pub no_dither: bool,
+    /// Sample only this process, with all its threads.
+    ///
+    /// Several are given as 812,813, or by giving it more than once. The run ends when all of these processes have
+    /// exited.
+    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',',
+          group = "followed", help_heading = FILTERS)]
+    pub pids: Vec<u32>,
+    /// Also sample all descendants of the processes of -p.
+    ///
+    /// Both those that exist and new ones. The run ends when they have exited, too. Those of a command are always
+    /// sampled.
+    #[arg(long, requires = "followed", help_heading = FILTERS)]
+    pub children: bool,
+    /// Sample only this thread.
+    ///
+    /// Several are given as 812,813, or by giving it more than once. The run ends when all of them have exited.
+    #[arg(short, long = "tid", value_name = "TID", value_parser = units::parse_pid, value_delimiter = ',',
+          help_heading = FILTERS)]
+    pub tids: Vec<u32>,
+    /// Sample only threads whose name matches, such as 'nginx*'.
+    ///
+    /// `*`, `?` and `[a-z]` are as in a shell. Can be given several times.
+    #[arg(long = "comm", value_name = "GLOB", help_heading = FILTERS)]
+    pub comms: Vec<CommPattern>,
+    /// Sample only what runs as this user, by name or id.
+    ///
+    /// The real user id counts. Can be given several times.
+    #[arg(long = "uid", value_name = "USER", help_heading = FILTERS)]
+    pub users: Vec<String>,
+    /// Sample only this container.
+    ///
+    /// By its name, of Docker, Podman, LXC or systemd-nspawn, or by the beginning of its id. Can be given several
+    /// times.
+    #[arg(long = "container", value_name = "NAME|ID", help_heading = FILTERS)]
+    pub containers: Vec<String>,
+    /// Sample only this systemd unit, such as nginx.service.
+    ///
+    /// Can be given several times.
+    #[arg(long = "unit", value_name = "UNIT", help_heading = FILTERS)]
+    pub units: Vec<String>,
+    /// Sample only this cgroup and everything below it, such as /system.slice.
+    ///
+    /// Needs cgroups of version 2. Can be given several times.
+    #[arg(long = "cgroup", value_name = "PATH", help_heading = FILTERS)]
+    pub cgroups: Vec<PathBuf>,
+    /// Sample the whole machine, which is the default; with a command, while that runs.
+    #[arg(short, long, conflicts_with = "pids", help_heading = FILTERS, hide_short_help = true)]
+    pub all_cpus: bool,
+    /// Sample only these CPUs, for example 0-3,7.
+    #[arg(short = 'C', long = "cpu", value_name = "LIST", help_heading = FILTERS)]
+    pub cpus: Option<CpuList>,
+    /// Keep only samples that hit kernel code, with their kernel stacks.
+    #[arg(long, help_heading = FILTERS)]
+    pub kernel_only: bool,
+    /// Include samples of the idle task (pid 0).
+    #[arg(long, help_heading = FILTERS, hide_short_help = true)]
+    pub idle: bool,
+    /// Include samples of the profiler itself.
+    #[arg(long, help_heading = FILTERS, hide_short_help = true)]
+    pub include_self: bool,
+    /// Record user stacks only, without kernel frames.
+    #[arg(long, conflicts_with = "kernel_only", help_heading = STACKS)]
+    pub user_only: bool,
+    /// How to unwind user stacks [default: auto, or fp if the kernel lacks what auto needs].
+    #[arg(long, value_enum, value_name = "HOW", help_heading = STACKS)]
+    pub call_graph: Option<CallGraph>,
+    /// Record stacks, which is the default.
+    #[arg(short = 'g', conflicts_with = "call_graph", help_heading = STACKS, hide_short_help = true)]
+    pub stacks: bool,
+    /// Show source lines and inlined functions, from debug info. Slower, and takes more memory.
+    #[arg(long, help_heading = STACKS)]
+    pub lines: bool,
+    /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.
+    #[arg(long, help_heading = STACKS)]
+    pub debuginfod: bool,
+    /// Add to JSON who the process of each sample is.
+    ///
+    /// Its command line, parent, cgroup, container, pod and systemd unit. pprof and html have of that what they show,
+    /// without being asked.
+    #[arg(long, help_heading = STACKS, hide_short_help = true)]
+    pub metadata: bool,
+    /// Exit with code 3 if the profiler lost a sample; with =all, also if the kernel missed or throttled one.
+    ///
+    /// One missed period per event is tolerated: a run starts and ends in the middle of one.
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
+          default_missing_value = "ours", help_heading = LIMITS, hide_short_help = true)]
+    pub strict: Option<Strict>,
+    /// Maximum number of distinct stacks, each thread's apart, for what is written at the end [default: 100000].
+    ///
+    /// Further stacks are counted together.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = LIMITS, hide_short_help = true)]
+    pub max_stacks: Option<u32>,
+    /// Maximum number of processes whose mappings are kept [default: 32768].
+    ///
+    /// Exited ones are evicted first, then the least recently sampled.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = LIMITS, hide_short_help = true)]
+    pub max_processes: Option<u32>,
+    /// Memory budget for symbols and debug info, for example 64M [default: 24M, 256M with --lines, less in a cgroup
+    /// that limits memory].
+    ///
+    /// Least recently used files are evicted.
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes,
+          help_heading = LIMITS, hide_short_help = true)]
+    pub symbol_cache: Option<u64>,
+    /// Kernel-memory budget for unwind tables, for example 64M [default: 256M].
+    ///
+    /// Least recently used tables are evicted. In a cgroup that limits memory the default is at most an eighth of that.
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes,
+          help_heading = LIMITS, hide_short_help = true)]
+    pub max_unwind_memory: Option<u64>,
+    /// Size of the ring buffer that the kernel writes samples to, for example 8M; rounded up to a power of two
+    /// [default: 512K per CPU, at least 4M].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes,
+          help_heading = LIMITS, hide_short_help = true)]
+    pub buffer_size: Option<u64>,
+    /// Run all threads at ordinary priority.
+    ///
+    /// By default those that must be in time have real-time priority for at most 10 to 30 % of each half second, and
+    /// nice -15 beyond that.
+    #[arg(long, help_heading = LIMITS, hide_short_help = true)]
+    pub no_realtime: bool,
+    /// Print the eBPF program's log: every lost sample, and with -v every sample. Slow.
+    #[arg(long, help_heading = LIMITS, hide_short_help = true)]
+    pub bpf_log: bool,
+}
+
+/// Which losses `--strict` does not tolerate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Strict {
+    /// What the profiler itself lost: ring full, ring contended, scratch busy, agent behind, undelivered.
+    Ours,
+    /// Also what the kernel missed or throttled, apart from one period per event.
+    All,
+}
+
+/// How user stacks are unwound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CallGraph {
+    /// Unwind tables if a file has them, else frame pointers.
+    Auto,
+    /// Frame pointers only.
+    Fp,
+    /// Unwind tables only.
+    Dwarf,
+    /// No unwinding: only the sampled address, for kernel stacks, too.
+    None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::Parser as _;
+
+    #[test]
+    fn what_perf_takes_is_taken() {
+        let parsed = Cli::try_parse_from(["profiler", "-g", "-p", "812,813", "-F", "max"]).unwrap();
+        let SamplingArgs { pids, frequency, .. } = parsed.stream.sampling;
+        assert_eq!((pids, frequency), (vec![812, 813], Some(Frequency::Max)));
+        assert!(Cli::try_parse_from(["profiler", "-a"]).is_ok());
+        for against in
+            [&["profiler", "-a", "-p", "1"][..], &["profiler", "-g", "--call-graph", "none"]]
+        {
+            assert!(Cli::try_parse_from(against).is_err(), "{against:?}");
+        }
+    }
+}
