@@ -43,11 +43,6 @@ impl Machine {
         if self.lacks_pmu() { "-no-pmu" } else { "" }
     }
 
-    /// Whether others of the matrix have an older and a newer kernel.
-    pub(crate) fn is_between(&self, series: &[String]) -> bool {
-        ![series.first(), series.last()].contains(&Some(&self.series))
-    }
-
     /// The column's heading in tables, below the architecture's.
     pub(crate) fn heading(&self) -> String {
         format!("{}{}", self.series, self.variant())
