@@ -288,10 +288,11 @@ pub struct SamplingArgs {
     /// of two [default: 512K per CPU, at least 4M].
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
     pub buffer_size: Option<u64>,
-    /// Maximum number of distinct stacks, each thread's apart, for what is written at the end; further stacks are
-    /// counted together [default: 100000].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_stacks: Option<u32>,
+    /// Memory for the profile that is written at the end, for example 1G: the distinct stacks of each thread. Samples
+    /// with further stacks are counted by process. In a cgroup that limits memory the default is at most an eighth of
+    /// that [default: 256M].
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
+    pub max_memory: Option<u64>,
     /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.
     #[arg(long)]
     pub debuginfod: bool,

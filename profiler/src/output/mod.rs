@@ -1,14 +1,15 @@
-//! The outputs of a run: an exporter each, and how many of its samples were delivered.
+//! The outputs of a run: what each writes, the profile that they share, and how many samples were delivered.
 
 pub mod config;
 mod sink;
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use jiff::tz::TimeZone;
 use profiler_profile::{
-    export::{Exporter, Flushed, format::Options, top::Top},
+    export::{about::About, format::Options, output::Output, top},
     ledger::{Ledger, PerCpuCount, memory::Cache},
+    profile::Profile,
     sample::Sample,
 };
 
@@ -19,74 +20,66 @@ use crate::{
     kernel,
 };
 
+/// What writes, in each profile that says so.
+pub(crate) const PRODUCER: &str = concat!("profiler ", env!("CARGO_PKG_VERSION"));
+
 /// All that a run writes.
 ///
 /// A sample is delivered when each output has it.
 pub struct Outputs {
-    all: Vec<Output>,
+    all: Vec<Named>,
+    options: Options,
+    /// What is written at the end, of all outputs that are made from it.
+    profile: Profile,
+    needs_profile: bool,
     /// Slot and CPU of each sample that has been given to the outputs, and is delivered with the next flush.
     given: Vec<(usize, u32)>,
     /// Of those that were delivered, the ones that are only in memory yet.
     kept: PerCpuCount,
 }
 
-/// One exporter, and what the user calls the place that it writes to.
-struct Output {
-    exporter: Box<dyn Exporter>,
-    path: PathBuf,
-}
-
-impl Output {
-    /// The output that the user asked for.
-    fn new(config: &Config, report: Report, sink: Sink) -> Self {
-        let path = sink.path().to_owned();
-        let exporter: Box<dyn Exporter> = match report {
-            Report::Samples(format) => {
-                let options = Options {
-                    kernel_stacks: config.kernel_stacks,
-                    user_stacks: config.user_stacks,
-                    names_events: config.names_events,
-                    begun_ns: kernel::monotonic_ns(),
-                    producer: concat!("profiler ", env!("CARGO_PKG_VERSION")),
-                    real_time_ahead_ns: kernel::real_time_ahead_ns(),
-                    zone: TimeZone::system(),
-                    rendered_bytes: config.rendered_bytes,
-                    max_stacks: config.max_stacks,
-                };
-                (format.export)(Box::new(sink), options)
-            }
-            Report::Top(n) => Box::new(Top::at_end(sink, config.max_stacks, n)),
-        };
-        Self { exporter, path }
-    }
-
-    fn run<T>(&mut self, what: impl FnOnce(&mut dyn Exporter) -> std::io::Result<T>) -> Result<T> {
-        what(&mut *self.exporter).map_err(|error| Error::write(&self.path, &error))
-    }
-}
+/// An output, and what the user calls the place that it writes to.
+type Named = (Output<Box<dyn io::Write>>, PathBuf);
 
 impl Outputs {
     /// What the user asked for, a sink each, with a count of nothing for each source and CPU.
     pub(crate) fn new(config: &Config, sinks: Vec<Sink>, kept: PerCpuCount) -> Self {
+        let options = Options {
+            kernel_stacks: config.kernel_stacks,
+            user_stacks: config.user_stacks,
+            names_events: config.names_events,
+            begun_ns: kernel::monotonic_ns(),
+            producer: PRODUCER,
+            real_time_ahead_ns: kernel::real_time_ahead_ns(),
+            zone: TimeZone::system(),
+            rendered_bytes: config.rendered_bytes,
+            timeline_bytes: config.profile_bytes,
+        };
         let both = config.reports.iter().zip(sinks);
-        Self::with(both.map(|(report, sink)| Output::new(config, *report, sink)).collect(), kept)
+        let all = both.map(|(report, sink)| {
+            let path = sink.path().to_owned();
+            (output(*report, &options, Box::new(sink)), path)
+        });
+        Self::of(all.collect(), options.clone(), config.profile_bytes, kept)
     }
 
-    fn with(all: Vec<Output>, kept: PerCpuCount) -> Self {
-        Self { all, given: Vec::new(), kept }
-    }
-
-    /// These exporters, with what they write to.
-    #[cfg(test)]
-    pub(crate) fn of(exporters: Vec<(Box<dyn Exporter>, PathBuf)>, kept: PerCpuCount) -> Self {
-        let all = exporters.into_iter().map(|(exporter, path)| Output { exporter, path });
-        Self::with(all.collect(), kept)
+    /// These outputs, with so many bytes for the profile.
+    pub(crate) fn of(
+        all: Vec<Named>,
+        options: Options,
+        profile_bytes: usize,
+        kept: PerCpuCount,
+    ) -> Self {
+        let needs_profile = all.iter().any(|(output, _)| output.needs_profile());
+        let profile = Profile::new(profile_bytes);
+        Self { all, options, profile, needs_profile, given: Vec::new(), kept }
     }
 
     /// Gives samples to each.
     pub(crate) fn add(&mut self, samples: &[Sample]) -> Result<()> {
-        for output in &mut self.all {
-            output.run(|it| it.add(samples))?;
+        self.each(|output| output.add(samples))?;
+        if self.needs_profile {
+            self.profile.extend(samples);
         }
         self.given.extend(samples.iter().map(|it| (it.source.slot, it.cpu)));
         Ok(())
@@ -94,10 +87,8 @@ impl Outputs {
 
     /// Writes what was given, and counts it as delivered.
     pub(crate) fn flush(&mut self, delivered: &PerCpuCount) -> Result<()> {
-        let mut is_kept = false;
-        for output in &mut self.all {
-            is_kept |= output.run(|it| it.flush())? == Flushed::Kept;
-        }
+        self.each(Output::flush)?;
+        let is_kept = self.all.iter().any(|(output, _)| output.is_at_end());
         for (slot, cpu) in self.given.drain(..) {
             delivered.add(slot, cpu);
             if is_kept {
@@ -109,17 +100,178 @@ impl Outputs {
 
     /// Writes the rest. What an output has kept until now and can't write has not been delivered after all.
     pub(crate) fn finish(&mut self, ledger: &Ledger, delivered: &PerCpuCount) -> Result<()> {
-        for output in &mut self.all {
-            if let Err(error) = output.run(|it| it.finish(ledger)) {
+        let about = About::of_run(ledger, &self.options);
+        for (output, path) in &mut self.all {
+            if let Err(error) = output.finish(&self.profile, &about) {
                 delivered.take_back(&self.kept);
-                return Err(error);
+                return Err(Error::write(path, &error));
             }
         }
         Ok(())
     }
 
+    fn each(
+        &mut self,
+        what: impl Fn(&mut Output<Box<dyn io::Write>>) -> io::Result<()>,
+    ) -> Result<()> {
+        for (output, path) in &mut self.all {
+            what(output).map_err(|error| Error::write(path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Samples whose stacks the profile has no room for.
+    pub(crate) fn beyond_memory(&self) -> u64 {
+        self.profile.beyond_limit()
+    }
+
     /// What they keep in memory.
     pub(crate) fn account(&self) -> Vec<Cache> {
-        self.all.iter().flat_map(|it| it.exporter.account()).collect()
+        let profile = self.needs_profile.then(|| self.profile.account());
+        self.all.iter().flat_map(|(output, _)| output.account()).chain(profile).collect()
+    }
+}
+
+/// The output that the user asked for.
+pub(crate) fn output(
+    report: Report,
+    options: &Options,
+    to: Box<dyn io::Write>,
+) -> Output<Box<dyn io::Write>> {
+    match report {
+        Report::Samples(format) => Output::new(format.export, options.clone(), to),
+        Report::Top(rows) => {
+            Output::of_profile(move |profile, about, to| top::write(profile, about, rows, to), to)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use profiler_profile::{
+        export::format::Format,
+        ledger::{KernelSide, memory::Memory},
+        sample::Task,
+        source::{Counts, Rate, Source},
+        stack_end::StackEnd,
+        store::Store,
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A full disk.
+    struct Full;
+
+    impl io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn samples() -> Vec<Sample> {
+        let (name, rate) = ("cycles".into(), Rate::Frequency(99));
+        let source = Arc::new(Source { slot: 0, name, counts: Counts::Events, rate });
+        let empty = Store::default().empty();
+        let sample = |tid| Sample {
+            source: Arc::clone(&source),
+            time_ns: 1,
+            value: 1,
+            cpu: 0,
+            task: Task { tgid: 7, tid, ..Task::default() },
+            kernel: Arc::clone(&empty),
+            user: Arc::clone(&empty),
+            user_end: StackEnd::NotCaptured,
+            from_snapshot: false,
+        };
+        [7, 8, 7, 9].map(sample).into()
+    }
+
+    fn ledger() -> Ledger {
+        let kernel = KernelSide {
+            sources: Vec::new(),
+            duration: std::time::Duration::from_secs(1),
+            pids: Vec::new(),
+            children: None,
+            strangers: Arc::new(PerCpuCount::new(0, 0)),
+            sideband_lost: 0,
+            sideband_malformed: 0,
+            unwinding: None,
+            memory: Memory::default(),
+        };
+        Ledger::settle(&kernel, &PerCpuCount::new(0, 0), &PerCpuCount::new(0, 0))
+    }
+
+    /// Outputs of these formats, and what is written to each.
+    fn outputs(formats: &[&str]) -> (Outputs, Vec<Written>) {
+        let options = Options {
+            kernel_stacks: true,
+            user_stacks: true,
+            names_events: false,
+            begun_ns: 0,
+            producer: "profiler",
+            real_time_ahead_ns: 0,
+            zone: TimeZone::UTC,
+            rendered_bytes: 1 << 10,
+            timeline_bytes: 1 << 20,
+        };
+        let written: Vec<Written> = formats.iter().map(|_| Written::default()).collect();
+        let named = formats.iter().zip(&written).map(|(format, to)| {
+            let report = Report::Samples(Format::find(format).unwrap());
+            (output(report, &options, Box::new(to.clone())), PathBuf::from(format))
+        });
+        let kept = PerCpuCount::new(1, 1);
+        (Outputs::of(named.collect(), options.clone(), 1 << 20, kept), written)
+    }
+
+    #[test]
+    fn outputs_share_one_profile() {
+        let delivered = PerCpuCount::new(1, 1);
+        let (mut outputs, written) = outputs(&["folded", "svg", "pprof", "perf"]);
+        outputs.add(&samples()).unwrap();
+        outputs.flush(&delivered).unwrap();
+        let profiles = outputs.account().into_iter().filter(|it| it.name == "aggregated stacks");
+        assert_eq!(profiles.map(|it| it.entries).collect::<Vec<_>>(), [3]);
+        outputs.finish(&ledger(), &delivered).unwrap();
+        assert_eq!(delivered.sum(), 4);
+        assert_eq!(*written[0].0.lock().unwrap(), b"[unknown] 4\n");
+        assert!(written.iter().all(|it| !it.0.lock().unwrap().is_empty()));
+        // A stream needs none.
+        let (mut streams, _) = super::tests::outputs(&["text", "json"]);
+        streams.add(&samples()).unwrap();
+        assert!(streams.account().iter().all(|it| it.name != "aggregated stacks"));
+    }
+
+    #[test]
+    fn what_is_kept_until_the_end_is_lost_with_it() {
+        for (format, left) in [("folded", 0), ("firefox", 0), ("text", 4)] {
+            let delivered = PerCpuCount::new(1, 1);
+            let (mut outputs, _) = outputs(&["text", format]);
+            outputs.add(&samples()).unwrap();
+            outputs.flush(&delivered).unwrap();
+            let full = Output::of_profile(|_, _, to| to.write_all(b"x"), Box::new(Full) as Box<_>);
+            outputs.all.push((full, PathBuf::from("full")));
+            outputs.finish(&ledger(), &delivered).unwrap_err();
+            assert_eq!(delivered.sum(), left, "{format}");
+        }
     }
 }
