@@ -1,6 +1,10 @@
 //! Who a process is.
 
+use std::sync::Arc;
+
 use serde::Serialize;
+
+use crate::frame::COUNTS_BYTES;
 
 /// What `/proc` says of a process; what could not be had is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -18,6 +22,18 @@ pub struct Metadata {
     pub pod: Option<String>,
     /// The systemd service or scope that it runs in.
     pub unit: Option<String>,
+}
+
+impl Metadata {
+    /// Bytes of the heap that it takes, shared by those that hold it.
+    #[must_use]
+    pub fn bytes(self: &Arc<Self>) -> usize {
+        let texts = [&self.command_line, &self.cgroup, &self.pod, &self.unit];
+        let texts: usize = texts.iter().map(|it| it.as_ref().map_or(0, String::capacity)).sum();
+        let container = self.container.as_ref().map_or(0, |it| it.id.capacity());
+        let all = COUNTS_BYTES + size_of::<Self>() + texts + container;
+        all / Arc::strong_count(self).max(1)
+    }
 }
 
 /// A container.

@@ -1,18 +1,27 @@
 //! Samples counted by stack: what is written at the end is made from this.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    address::Address,
+    frame::Frame,
     ledger::memory::{Cache, count},
+    process::Metadata,
     sample::{Comm, Sample, Task},
     source::Source,
-    stack::{Stack, StackId},
+    stack::{Location, Stack, StackId},
 };
 
-/// What the map takes for an entry beside it.
-const ENTRY_BYTES: usize = 32;
+/// What stands in the place of the stacks that there was no room for.
+pub const BEYOND: &str = "[stacks beyond --max-memory]";
+/// What a profile may take of memory by default.
+pub const DEFAULT_BYTES: u64 = 256 << 20;
+/// So many processes are told apart where there is no room for more stacks.
+const MAX_BEYOND: usize = 1024;
+/// What an id of a stack that is held takes.
+const HELD_BYTES: usize = 24;
 
 /// The samples of one source and of one thread, under one name, that have the same stack.
 #[derive(Clone, Debug)]
@@ -33,99 +42,154 @@ pub struct Entry {
 
 type Key = (usize, u32, u32, Comm, StackId, StackId);
 
-/// Distinct stacks with what was sampled of them, up to a limit.
+/// Distinct stacks with what was sampled of them, in so much memory at most. Samples for whose stacks there is no
+/// room are counted by source and process.
 #[derive(Debug)]
 pub struct Profile {
     entries: FxHashMap<Key, Entry>,
-    limit: usize,
+    limit_bytes: usize,
+    /// The stacks of all entries, each counted once, and what is known of their processes.
     bytes: usize,
-    /// By slot.
-    beyond_limit: BTreeMap<usize, Beyond>,
-}
-
-/// Samples that there was no room for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beyond {
-    /// How many.
-    pub count: u64,
-    /// What they stand for together, in the unit of their source.
-    pub value: u64,
+    held: FxHashSet<StackId>,
+    /// By slot and process; those of no process are of the ones that there were too many of.
+    beyond: FxHashMap<(usize, Option<u32>), Entry>,
+    beyond_stack: Arc<Stack>,
+    no_stack: Arc<Stack>,
 }
 
 impl Profile {
-    /// Nothing yet, and so many entries at most.
+    /// Nothing yet, and so many bytes for all that comes.
     #[must_use]
-    pub fn new(limit: usize) -> Self {
-        Self { entries: FxHashMap::default(), limit, bytes: 0, beyond_limit: BTreeMap::new() }
+    pub fn new(limit_bytes: usize) -> Self {
+        let symbol = Some(Arc::from(BEYOND));
+        let frames = Arc::from([Frame { symbol, ..Frame::default() }]);
+        let beyond = Location { address: Address::sampled(0), frames };
+        // No store gives these ids to others.
+        let stack = |id, locations| Arc::new(Stack { id: StackId(id), locations });
+        Self {
+            entries: FxHashMap::default(),
+            limit_bytes,
+            bytes: 0,
+            held: FxHashSet::default(),
+            beyond: FxHashMap::default(),
+            beyond_stack: stack(u64::MAX, [beyond].into()),
+            no_stack: stack(0, Box::default()),
+        }
     }
 
     /// Counts a sample.
     pub fn add(&mut self, sample: &Sample) {
         let Sample { source, task, kernel, user, value, .. } = sample;
         let key = (source.slot, task.tgid, task.tid, task.comm, kernel.id(), user.id());
-        let has_room = self.entries.len() < self.limit;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.merge(task, 1, *value);
+            return;
+        }
+        let (kernel, user) = (Arc::clone(kernel), Arc::clone(user));
+        let (source, task) = (Arc::clone(source), task.clone());
+        self.insert(key, Entry { source, task, kernel, user, count: 1, value: *value });
+    }
+
+    /// Adds samples that were counted before.
+    pub fn add_entry(&mut self, entry: Entry) {
+        let Entry { source, task, kernel, user, count, value } = &entry;
+        let key = (source.slot, task.tgid, task.tid, task.comm, kernel.id(), user.id());
         match self.entries.get_mut(&key) {
-            Some(entry) => {
-                entry.count += 1;
-                entry.value = entry.value.saturating_add(*value);
-                if task.main_comm != Comm::default() {
-                    entry.task.main_comm = task.main_comm;
-                }
-                if task.process.is_some() {
-                    entry.task.process.clone_from(&task.process);
-                }
-            }
-            None if has_room => {
-                self.bytes += size_of::<(Key, Entry)>() + ENTRY_BYTES;
-                self.bytes += kernel.bytes() + user.bytes();
-                let (kernel, user) = (Arc::clone(kernel), Arc::clone(user));
-                let source = Arc::clone(source);
-                let task = task.clone();
-                let entry = Entry { source, task, kernel, user, count: 1, value: *value };
-                self.entries.insert(key, entry);
-            }
-            None => {
-                let beyond = self.beyond_limit.entry(source.slot).or_default();
-                beyond.count += 1;
-                beyond.value = beyond.value.saturating_add(*value);
-            }
+            Some(known) => known.merge(task, *count, *value),
+            None => self.insert(key, entry),
         }
     }
 
-    /// All entries, in no order.
+    /// Adds an entry that is new, if there is room for it.
+    fn insert(&mut self, key: Key, entry: Entry) {
+        let mut bytes = entry.task.process.as_ref().map_or(0, Metadata::bytes);
+        for half in [&entry.kernel, &entry.user] {
+            if !self.held.contains(&half.id()) {
+                bytes = bytes.saturating_add(half.bytes()).saturating_add(HELD_BYTES);
+            }
+        }
+        let bytes = self.bytes.saturating_add(bytes);
+        if bytes.saturating_add(table_bytes(self.entries.len() + 1)) > self.limit_bytes {
+            return self.add_beyond(entry);
+        }
+        self.bytes = bytes;
+        self.held.insert(entry.kernel.id());
+        self.held.insert(entry.user.id());
+        self.entries.insert(key, entry);
+    }
+
+    /// Adds an entry without its stack.
+    fn add_beyond(&mut self, entry: Entry) {
+        let Entry { source, task, count, value, .. } = entry;
+        let key = (source.slot, Some(task.tgid));
+        let has_room = self.beyond.len() < MAX_BEYOND || self.beyond.contains_key(&key);
+        let (key, task) = if has_room {
+            (key, task.of_process())
+        } else {
+            ((source.slot, None), Task::default())
+        };
+        let of_process = self.beyond.entry(key).or_insert_with(|| Entry {
+            source,
+            task: task.clone(),
+            kernel: Arc::clone(&self.no_stack),
+            user: Arc::clone(&self.beyond_stack),
+            count: 0,
+            value: 0,
+        });
+        of_process.merge(&task, count, value);
+    }
+
+    /// All entries, in no order. Those for which there was no room have the name [`BEYOND`] for a stack.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values()
+        self.entries.values().chain(self.beyond.values())
     }
 
     /// Samples whose stacks came when there was no room for more.
     #[must_use]
     pub fn beyond_limit(&self) -> u64 {
-        self.beyond_limit.values().map(|it| it.count).sum()
+        self.beyond.values().map(|it| it.count).sum()
     }
 
-    /// Those of the source in this slot.
-    #[must_use]
-    pub fn beyond_limit_of(&self, slot: usize) -> u64 {
-        self.beyond_limit.get(&slot).map_or(0, |it| it.count)
-    }
-
-    /// Those of each source that has some, by slot.
-    pub fn beyond_limit_by_slot(&self) -> impl Iterator<Item = (usize, Beyond)> {
-        self.beyond_limit.iter().map(|(slot, beyond)| (*slot, *beyond))
-    }
-
-    /// What it holds. Stacks that entries share count for each.
+    /// What it holds.
     #[must_use]
     pub fn account(&self) -> Cache {
         Cache {
             name: "aggregated stacks",
             entries: count(self.entries.len()),
-            bytes: count(self.bytes),
-            limit_bytes: None,
-            limit_entries: Some(count(self.limit)),
+            bytes: count(self.bytes.saturating_add(table_bytes(self.entries.len()))),
+            limit_bytes: Some(count(self.limit_bytes)),
+            limit_entries: None,
             evicted: 0,
         }
     }
+}
+
+impl<'a> Extend<&'a Sample> for Profile {
+    fn extend<T: IntoIterator<Item = &'a Sample>>(&mut self, samples: T) {
+        for sample in samples {
+            self.add(sample);
+        }
+    }
+}
+
+impl Entry {
+    /// Adds samples with the same stack, of a thread of which more may be known by now.
+    fn merge(&mut self, task: &Task, count: u64, value: u64) {
+        self.count = self.count.saturating_add(count);
+        self.value = self.value.saturating_add(value);
+        if task.main_comm != Comm::default() {
+            self.task.main_comm = task.main_comm;
+        }
+        if task.process.is_some() {
+            self.task.process.clone_from(&task.process);
+        }
+    }
+}
+
+/// What a table of so many entries takes: its length is a power of two, and at most seven eighths are in use.
+fn table_bytes(entries: usize) -> usize {
+    let places = (entries.saturating_mul(8) / 7).checked_next_power_of_two().unwrap_or(usize::MAX);
+    places.saturating_mul(size_of::<(Key, Entry)>() + 1)
 }
 
 #[cfg(test)]
@@ -133,32 +197,87 @@ mod tests {
     use super::*;
     use crate::{export::tests, frame::Frame, store::Store};
 
+    const ENOUGH: usize = 1 << 20;
+
+    fn sums(profile: &Profile) -> Vec<(u64, u64)> {
+        let mut sums: Vec<_> = profile.entries().map(|it| (it.count, it.value)).collect();
+        sums.sort_unstable();
+        sums
+    }
+
     #[test]
-    fn samples_are_summed_by_task_and_stack_up_to_the_limit() {
-        let mut store = Store::default();
-        let mut profile = Profile::new(2);
-        for (address, value) in [(1, 10), (1, 20), (2, 5), (3, 7), (1, 1), (3, 7)] {
+    fn samples_are_summed_by_task_and_stack() {
+        let (mut store, mut profile) = (Store::default(), Profile::new(ENOUGH));
+        for (address, value) in [(1, 10), (1, 20), (2, 5), (1, 1)] {
             let user = store.intern(vec![tests::location(address, &[Frame::default()])]);
             profile.add(&Sample { value, user, ..tests::sample() });
         }
-        let mut sums: Vec<_> = profile.entries().map(|it| (it.count, it.value)).collect();
-        sums.sort_unstable();
-        assert_eq!((sums, profile.beyond_limit()), (vec![(1, 5), (3, 31)], 2));
-        let beyond: Vec<_> = profile.beyond_limit_by_slot().collect();
-        assert_eq!(beyond, [(0, Beyond { count: 2, value: 14 })]);
+        assert_eq!((sums(&profile), profile.beyond_limit()), (vec![(1, 5), (3, 31)], 0));
     }
 
     #[test]
     fn sources_are_summed_apart() {
-        let mut profile = Profile::new(9);
+        let mut profile = Profile::new(ENOUGH);
         let one = tests::sample();
         let source = Source { slot: 1, name: "faults".into(), ..(*one.source).clone() };
         let other = Sample { source: Arc::new(source), ..one.clone() };
-        for sample in [&one, &other, &one] {
-            profile.add(sample);
-        }
+        profile.extend([&one, &other, &one]);
         let mut sums: Vec<_> = profile.entries().map(|it| (&*it.source.name, it.count)).collect();
         sums.sort_unstable();
         assert_eq!(sums, [("cycles", 2), ("faults", 1)]);
+    }
+
+    /// Samples of two threads, each with stacks of its own.
+    fn many(store: &mut Store) -> Vec<Sample> {
+        let one = tests::sample();
+        let stack = |address: u64| {
+            let tid = u32::try_from(address % 2).unwrap() + 5;
+            let user = store.intern(vec![tests::location(address, &[Frame::default()])]);
+            Sample { user, task: Task { tid, ..one.task.clone() }, ..one.clone() }
+        };
+        (0..1000).map(stack).collect()
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_counted_by_process() {
+        let (mut store, limit) = (Store::default(), 20_000);
+        let mut profile = Profile::new(limit);
+        let samples = many(&mut store);
+        profile.extend(samples.iter().chain(&samples));
+        let account = profile.account();
+        assert!(account.bytes > 10_000 && account.bytes <= 20_000, "{account:?}");
+        let kept = 2 * account.entries;
+        assert_eq!(profile.beyond_limit(), 2000 - kept);
+        let names = |it: &Entry| it.user.frames().any(|(_, it)| it.name() == Some(BEYOND));
+        let beyond: Vec<&Entry> = profile.entries().filter(|it| names(it)).collect();
+        let [Entry { task, count, value, .. }] = beyond[..] else { panic!("{beyond:?}") };
+        assert_eq!((task.tgid, task.tid, &*task.process_name()), (4, 4, "a"));
+        assert_eq!((*count, *value), (2000 - kept, 3 * (2000 - kept)));
+        // Nothing fits into nothing.
+        let mut none = Profile::new(0);
+        none.extend(&samples);
+        assert_eq!((none.account().entries, none.beyond_limit()), (0, 1000));
+    }
+
+    #[test]
+    fn processes_beyond_the_limit_are_bounded_too() {
+        let (mut profile, one) = (Profile::new(0), tests::sample());
+        for tgid in 1..3000 {
+            profile.add(&Sample { task: Task { tgid, ..one.task.clone() }, ..one.clone() });
+        }
+        assert_eq!((profile.beyond.len(), profile.beyond_limit()), (MAX_BEYOND + 1, 2999));
+    }
+
+    #[test]
+    fn a_stack_that_entries_share_is_counted_once() {
+        let (mut store, mut profile, one) =
+            (Store::default(), Profile::new(ENOUGH), tests::sample());
+        let deep = (0..100).map(|it| tests::location(it, &[Frame::default()])).collect();
+        let user = store.intern(deep);
+        for tid in 0..10 {
+            let (task, user) = (Task { tid, ..one.task.clone() }, Arc::clone(&user));
+            profile.add(&Sample { task, user, ..one.clone() });
+        }
+        assert!(profile.bytes < user.bytes() + 300, "{} and {}", profile.bytes, user.bytes());
     }
 }

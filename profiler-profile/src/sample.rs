@@ -30,9 +30,11 @@ pub struct Sample {
 }
 
 /// A thread, and the process that it belongs to.
-#[derive(Clone, Debug)]
+///
+/// Of nobody in particular, as by [`Default`], it has neither ids nor a name.
+#[derive(Clone, Debug, Default)]
 pub struct Task {
-    /// Metadata id, as the machine's first pid namespace has it.
+    /// Process id, as the machine's first pid namespace has it.
     pub tgid: u32,
     /// Thread id, as there.
     pub tid: u32,
@@ -47,6 +49,38 @@ pub struct Task {
 }
 
 impl Task {
+    /// Whether nothing says whose the samples are.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        let Self { tgid, tid, comm, main_comm, .. } = self;
+        (*tgid, *tid, *comm, *main_comm) == (0, 0, Comm::default(), Comm::default())
+    }
+
+    /// The id of the process, if it has one: 0 is that of the idle task, which has a name.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.tgid).filter(|tgid| *tgid != 0 || self.is_idle())
+    }
+
+    /// The id of the thread, if it has one.
+    #[must_use]
+    pub fn tid(&self) -> Option<u32> {
+        Some(self.tid).filter(|tid| *tid != 0 || self.is_idle())
+    }
+
+    /// Whether it is the task that runs where nothing else does.
+    fn is_idle(&self) -> bool {
+        (self.tgid, self.tid) == (0, 0) && self.comm.0.starts_with(b"swapper")
+    }
+
+    /// Its process as a whole, under the name that people call it.
+    #[must_use]
+    pub fn of_process(self) -> Self {
+        let is_known = self.tid != self.tgid && !self.main_comm.text().trim().is_empty();
+        let comm = if is_known { self.main_comm } else { self.comm };
+        Self { tid: self.tgid, comm, main_comm: comm, ..self }
+    }
+
     /// What people call the process: its main thread's name, or else this thread's.
     #[must_use]
     pub fn process_name(&self) -> Cow<'_, str> {

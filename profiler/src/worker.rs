@@ -249,6 +249,7 @@ impl Thread {
                         unwinding.walked_from_snapshots = walker.walked();
                     }
                     ledger.evicted_processes = self.processes.evicted();
+                    ledger.beyond_memory = self.outputs.beyond_memory();
                     ledger.memory.caches = self.caches();
                     return self.outputs.finish(&ledger, delivered).map(|()| ledger);
                 }

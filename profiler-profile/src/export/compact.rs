@@ -11,15 +11,14 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{
-    Exporter, Flushed,
-    format::{Format, Processes},
-    json::{Line, Lines, Summary},
+    Exporter, Row,
+    about::About,
+    format::{Export, Format, Processes},
+    json::{Last, Line, write_line},
 };
 use crate::{
     frame::{Frame, Origin},
-    ledger::Ledger,
     process::Metadata,
-    sample::Sample,
     stack::Stack,
 };
 
@@ -36,12 +35,12 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "jq",
     has_ledger: true,
-    export: |to, _| Box::new(Compact::new(to)),
+    export: Export::Stream(|_| Box::new(Compact::new())),
 };
 
 /// Samples as compact JSON, as they come.
-pub struct Compact<W> {
-    lines: Lines<W>,
+struct Compact {
+    line: Vec<u8>,
     known: Known,
     limit_bytes: usize,
 }
@@ -111,29 +110,33 @@ enum Announcement<'a> {
     },
 }
 
-impl<W: Write> Compact<W> {
-    /// Writes lines to `to`.
-    pub fn new(to: W) -> Self {
-        let (known, limit_bytes) = (Known::default(), LIMIT_BYTES);
-        Self { lines: Lines::new(to), known, limit_bytes }
+impl Compact {
+    fn new() -> Self {
+        Self { line: Vec::new(), known: Known::default(), limit_bytes: LIMIT_BYTES }
     }
 
-    fn announce(&mut self, it: &Announcement<'_>) -> io::Result<()> {
-        self.known.bytes += self.lines.write(it)?;
+    fn announce(&mut self, it: &Announcement<'_>, to: &mut dyn Write) -> io::Result<()> {
+        self.known.bytes += write_line(it, &mut self.line, to)?;
         Ok(())
     }
 
     /// The id of the innermost frame; `None` without frames.
-    fn stack(&mut self, stack: &Stack) -> io::Result<Option<u32>> {
+    fn stack(&mut self, stack: &Stack, to: &mut dyn Write) -> io::Result<Option<u32>> {
         let mut parent = None;
         for (address, frame) in stack.frames().rev() {
-            parent = Some(self.frame(parent, address, frame)?);
+            parent = Some(self.frame(parent, address, frame, to)?);
         }
         Ok(parent)
     }
 
-    fn frame(&mut self, parent: Option<u32>, address: u64, frame: &Frame) -> io::Result<u32> {
-        let function = self.function(frame)?;
+    fn frame(
+        &mut self,
+        parent: Option<u32>,
+        address: u64,
+        frame: &Frame,
+        to: &mut dyn Write,
+    ) -> io::Result<u32> {
+        let function = self.function(frame, to)?;
         let Frame { offset, inlined, ref source, .. } = *frame;
         let source = source.clone();
         let key = StackKey { parent, function, address, offset, source, inlined };
@@ -146,13 +149,13 @@ impl<W: Write> Compact<W> {
         let file = source.map(|(file, _)| &**file);
         let line = source.and_then(|(_, line)| *line);
         let it = Announcement::Stack { id, parent, function, addr, offset, file, line, inlined };
-        self.announce(&it)?;
+        self.announce(&it, to)?;
         self.known.stacks.insert(key, id);
         Ok(id)
     }
 
-    fn function(&mut self, frame: &Frame) -> io::Result<u32> {
-        let module = self.module(frame)?;
+    fn function(&mut self, frame: &Frame, to: &mut dyn Write) -> io::Result<u32> {
+        let module = self.module(frame, to)?;
         let symbol = frame.symbol.clone().filter(|_| frame.name().is_some());
         let key = FunctionKey { symbol, module, origin: frame.origin };
         if let Some(id) = self.known.functions.get(&key) {
@@ -160,12 +163,12 @@ impl<W: Write> Compact<W> {
         }
         let id = next_id(self.known.functions.len());
         let origin = frame.origin.to_string();
-        self.announce(&Announcement::Function { id, symbol: frame.name(), module, origin })?;
+        self.announce(&Announcement::Function { id, symbol: frame.name(), module, origin }, to)?;
         self.known.functions.insert(key, id);
         Ok(id)
     }
 
-    fn module(&mut self, frame: &Frame) -> io::Result<Option<u32>> {
+    fn module(&mut self, frame: &Frame, to: &mut dyn Write) -> io::Result<Option<u32>> {
         if frame.module.is_none() && frame.build_id.is_none() {
             return Ok(None);
         }
@@ -175,18 +178,19 @@ impl<W: Write> Compact<W> {
         }
         let id = next_id(self.known.modules.len());
         let build_id = frame.build_id.map(|id| id.to_string());
-        self.announce(&Announcement::Module { id, module: frame.module.as_deref(), build_id })?;
+        let module = frame.module.as_deref();
+        self.announce(&Announcement::Module { id, module, build_id }, to)?;
         self.known.modules.insert(key, id);
         Ok(Some(id))
     }
 
-    fn process(&mut self, process: &Arc<Metadata>) -> io::Result<u32> {
+    fn process(&mut self, process: &Arc<Metadata>, to: &mut dyn Write) -> io::Result<u32> {
         let key = Arc::as_ptr(process);
         if let Some((_, id)) = self.known.processes.get(&key) {
             return Ok(*id);
         }
         let id = next_id(self.known.processes.len());
-        self.announce(&Announcement::Process { id, process })?;
+        self.announce(&Announcement::Process { id, process }, to)?;
         self.known.processes.insert(key, (Arc::clone(process), id));
         Ok(id)
     }
@@ -197,32 +201,22 @@ fn next_id(known: usize) -> u32 {
     u32::try_from(known).unwrap_or(u32::MAX)
 }
 
-impl<W: Write> Compact<W> {
-    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
+impl Exporter for Compact {
+    fn add(&mut self, row: Row<'_>, to: &mut dyn Write) -> io::Result<()> {
         if self.known.bytes >= self.limit_bytes {
             self.known = Known::default();
-            self.lines.write(&Announcement::Reset)?;
+            write_line(&Announcement::Reset, &mut self.line, to)?;
         }
-        let kernel = self.stack(&sample.kernel)?;
-        let user = self.stack(&sample.user)?;
-        let process = sample.task.process.as_ref().map(|it| self.process(it)).transpose()?;
-        self.lines.write(&Line::new(sample, kernel, user, process))?;
+        let kernel = self.stack(row.kernel, to)?;
+        let user = self.stack(row.user, to)?;
+        let process = row.task.process.as_ref().map(|it| self.process(it, to)).transpose()?;
+        write_line(&Line::new(row, kernel, user, process), &mut self.line, to)?;
         Ok(())
     }
-}
 
-impl<W: Write> Exporter for Compact<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        samples.iter().try_for_each(|sample| self.sample(sample))
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        self.lines.flush().map(|()| Flushed::Written)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
-        self.lines.write(&Summary { summary: ledger })?;
-        self.lines.flush()
+    fn finish(&mut self, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+        write_line(&Last::of(about), &mut self.line, to)?;
+        Ok(())
     }
 }
 
@@ -232,9 +226,9 @@ mod tests {
     use crate::{
         export::{
             json::Json,
-            tests::{Written, location as at, sample},
+            tests::{location as at, sample},
         },
-        sample::Task,
+        sample::{Sample, Task},
         stack::Location,
         stack_end::StackEnd,
         store::Store,
@@ -278,9 +272,8 @@ mod tests {
     }
 
     /// What a format writes for samples with these stacks, in this order and then backwards.
-    fn written(new: impl FnOnce(Written) -> Box<dyn Exporter>) -> String {
-        let (to, mut store) = (Written::default(), Store::default());
-        let mut exporter = new(to.clone());
+    fn written(mut exporter: impl Exporter) -> String {
+        let (mut to, mut store) = (Vec::new(), Store::default());
         let process = |line: &str| {
             Arc::new(Metadata { command_line: Some(line.into()), ..Metadata::default() })
         };
@@ -303,18 +296,17 @@ mod tests {
                 from_snapshot: time_ns % 2 == 0,
                 ..blank
             };
-            exporter.add(&[sample]).unwrap();
+            exporter.add((&sample).into(), &mut to).unwrap();
         }
-        assert_eq!(exporter.flush().unwrap(), Flushed::Written);
-        to.text()
+        String::from_utf8(to).unwrap()
     }
 
     fn plain() -> Vec<Value> {
-        values(&written(|to| Box::new(Json::new(to, 1 << 20))))
+        values(&written(Json::new(1 << 20)))
     }
 
     fn compact(limit_bytes: usize) -> String {
-        written(|to| Box::new(Compact { limit_bytes, ..Compact::new(to) }))
+        written(Compact { limit_bytes, ..Compact::new() })
     }
 
     fn values(text: &str) -> Vec<Value> {

@@ -18,18 +18,17 @@ use fxprof_processed_profile::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    Exporter, Flushed,
-    folded::{BEYOND, name, task_name},
-    format::{Format, Options, Processes},
+    Exporter, Row,
+    about::About,
+    folded::{name, task_name},
+    format::{Export, Format, Options, Processes},
 };
 use crate::{
     frame::Frame,
-    ledger::{
-        Ledger,
-        memory::{Cache, count},
-    },
+    ledger::memory::{Cache, count},
     printable::printable,
-    sample::{Comm, Sample},
+    profile::BEYOND,
+    sample::Comm,
     stack::{Stack, StackId},
 };
 
@@ -42,7 +41,10 @@ pub const FORMAT: Format = Format {
     is_binary: true,
     viewers: "profiler.firefox.com",
     has_ledger: false,
-    export: |to, options| Box::new(Firefox::new(to, options, MAX_SAMPLES)),
+    export: Export::Timeline(|options| {
+        let limits = limits(options.timeline_bytes);
+        Box::new(Firefox::new(options, limits))
+    }),
 };
 
 /// Samples on timelines; with more, the viewer gets slow, too.
@@ -55,8 +57,7 @@ const SAMPLE_BYTES: usize = 40;
 const STACK_BYTES: usize = 4 << 10;
 
 /// A profile as the Firefox Profiler has it, at the end.
-pub struct Firefox<W> {
-    to: W,
+struct Firefox {
     options: Options,
     profile: Profile,
     categories: Categories,
@@ -67,6 +68,7 @@ pub struct Firefox<W> {
     stacks: FxHashMap<(ThreadHandle, StackId, StackId), Option<StackHandle>>,
     samples: usize,
     max_samples: usize,
+    max_stacks: usize,
     beyond: u64,
 }
 
@@ -86,9 +88,9 @@ struct Thread {
     comm: Comm,
 }
 
-impl<W: Write> Firefox<W> {
-    /// Writes to `to`, of so many samples at most.
-    fn new(to: W, options: Options, max_samples: usize) -> Self {
+impl Firefox {
+    /// Of so many samples and stacks of threads at most.
+    fn new(options: Options, (max_samples, max_stacks): (usize, usize)) -> Self {
         let begun_ns = options.real_time_ahead_ns.saturating_add(options.begun_ns.into());
         let begun = Duration::from_nanos(u64::try_from(begun_ns).unwrap_or_default());
         let reference = ReferenceTimestamp::from_duration_since_unix_epoch(begun);
@@ -102,7 +104,6 @@ impl<W: Write> Firefox<W> {
             kernel: profile.add_category("Kernel", CategoryColor::Orange),
         };
         Self {
-            to,
             options,
             profile,
             categories,
@@ -111,35 +112,20 @@ impl<W: Write> Firefox<W> {
             stacks: FxHashMap::default(),
             samples: 0,
             max_samples,
+            max_stacks,
             beyond: 0,
         }
     }
 
-    fn sample(&mut self, sample: &Sample) {
-        if self.samples >= self.max_samples {
-            self.beyond += 1;
-            return;
-        }
-        self.samples += 1;
-        let since = sample.time_ns.saturating_sub(self.options.begun_ns);
-        let time = Timestamp::from_nanos_since_reference(since);
-        let thread = self.thread(sample, time);
-        let stack = self.stack(thread, &sample.kernel, &sample.user);
-        // The CPU time since the thread's last sample, of which its graph is made.
-        let is_clock = sample.source.counts.is_clock();
-        let cpu = CpuDelta::from_nanos(if is_clock { sample.value } else { 0 });
-        self.profile.add_sample(thread, time, stack, cpu, 1);
-    }
-
-    fn thread(&mut self, sample: &Sample, time: Timestamp) -> ThreadHandle {
-        let (task, slot) = (&sample.task, sample.source.slot);
+    fn thread(&mut self, row: Row<'_>, time: Timestamp) -> ThreadHandle {
+        let (task, slot) = (row.task, row.source.slot);
         let is_main = task.tid == task.tgid;
         let profile = &mut self.profile;
         let process = self.processes.entry(task.tgid).or_insert_with(|| Process {
             handle: profile.add_process(&printable(&task.process_name()), task.tgid, time),
             has_name: is_main,
         });
-        let event = self.options.names_events.then_some(&*sample.source.name);
+        let event = self.options.names_events.then_some(&*row.source.name);
         let thread = self.threads.entry((slot, task.tgid, task.tid)).or_insert_with(|| {
             let handle = profile.add_thread(process.handle, task.tid, time, is_main);
             profile.set_thread_name(handle, &thread_title(task.comm, event));
@@ -162,7 +148,7 @@ impl<W: Write> Firefox<W> {
         if let Some(known) = self.stacks.get(&key) {
             return *known;
         }
-        if self.stacks.len() >= self.options.max_stacks {
+        if self.stacks.len() >= self.max_stacks {
             let beyond = label(&mut self.profile, BEYOND, CategoryHandle::OTHER);
             return self.profile.intern_stack_frames(thread, [beyond].into_iter());
         }
@@ -179,46 +165,52 @@ impl<W: Write> Firefox<W> {
     }
 
     /// How much time lies between two samples of the first source, if it is a clock.
-    fn interval(ledger: &Ledger) -> Option<SamplingInterval> {
-        let source = ledger.sources.first().filter(|it| it.counts.is_clock())?;
+    fn interval(about: &About<'_>) -> Option<SamplingInterval> {
+        let source = about.ledger?.sources.first().filter(|it| it.counts.is_clock())?;
         let of_frequency = |hz: u64| 1_000_000_000_u64.checked_div(hz);
         let ns = source.frequency.and_then(of_frequency).or(source.period)?;
         Some(SamplingInterval::from_nanos(ns.max(1)))
     }
 }
 
-impl<W: Write> Exporter for Firefox<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        for sample in samples {
-            self.sample(sample);
+impl Exporter for Firefox {
+    fn add(&mut self, row: Row<'_>, _: &mut dyn Write) -> io::Result<()> {
+        if self.samples >= self.max_samples {
+            self.beyond = self.beyond.saturating_add(row.count);
+            return Ok(());
         }
+        self.samples += 1;
+        let time_ns = row.moment.map_or(0, |it| it.time_ns);
+        let since = time_ns.saturating_sub(self.options.begun_ns);
+        let time = Timestamp::from_nanos_since_reference(since);
+        let thread = self.thread(row, time);
+        let stack = self.stack(thread, row.kernel, row.user);
+        // The CPU time since the thread's last sample, of which its graph is made.
+        let is_clock = row.source.counts.is_clock();
+        let cpu = CpuDelta::from_nanos(if is_clock { row.value } else { 0 });
+        self.profile.add_sample(thread, time, stack, cpu, weight(row.count));
         Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<Flushed> {
-        Ok(Flushed::Kept)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
-        if let Some(interval) = Self::interval(ledger) {
+    fn finish(&mut self, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+        if let Some(interval) = Self::interval(about) {
             self.profile.set_interval(interval);
         }
         if self.beyond > 0 {
-            let end = Timestamp::from_nanos_since_reference(ledger.duration_ns);
+            let end = Timestamp::from_nanos_since_reference(about.duration_ns.unwrap_or_default());
             let process = self.profile.add_process(BEYOND_SAMPLES, 0, end);
             let thread = self.profile.add_thread(process, 0, end, true);
             let beyond = label(&mut self.profile, BEYOND_SAMPLES, CategoryHandle::OTHER);
             let stack = self.profile.intern_stack_frames(thread, [beyond].into_iter());
-            let weight = i32::try_from(self.beyond).unwrap_or(i32::MAX);
-            self.profile.add_sample(thread, end, stack, CpuDelta::ZERO, weight);
+            self.profile.add_sample(thread, end, stack, CpuDelta::ZERO, weight(self.beyond));
         }
         // Without a time and a name, so that the same profile gives the same bytes.
-        let gzip = GzBuilder::new().write(&mut self.to, Compression::default());
+        let gzip = GzBuilder::new().write(to, Compression::default());
         // JSON comes in pieces of a few bytes.
         let mut pieces = BufWriter::with_capacity(1 << 16, gzip);
         serde_json::to_writer(&mut pieces, &self.profile)?;
         pieces.into_inner().map_err(IntoInnerError::into_error)?.finish()?;
-        self.to.flush()
+        Ok(())
     }
 
     fn account(&self) -> Vec<Cache> {
@@ -230,12 +222,22 @@ impl<W: Write> Exporter for Firefox<W> {
             limit_entries: Some(count(limit)),
             evicted: 0,
         };
-        let stacks = (self.stacks.len(), self.options.max_stacks);
+        let stacks = (self.stacks.len(), self.max_stacks);
         vec![
             cache("samples on timelines", self.samples, SAMPLE_BYTES, self.max_samples),
             cache("stacks on timelines", stacks.0, STACK_BYTES, stacks.1),
         ]
     }
+}
+
+/// How many samples and stacks so many bytes have room for: half of them is for either.
+fn limits(bytes: usize) -> (usize, usize) {
+    ((bytes / 2 / SAMPLE_BYTES).min(MAX_SAMPLES), bytes / 2 / STACK_BYTES)
+}
+
+/// So many samples at once.
+fn weight(samples: u64) -> i32 {
+    i32::try_from(samples).unwrap_or(i32::MAX)
 }
 
 fn label(profile: &mut Profile, text: &str, category: CategoryHandle) -> FrameInfo {
@@ -264,34 +266,25 @@ fn thread_title(comm: Comm, event: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::{
-        export::tests::{self, Written, ledger, sample},
-        sample::Task,
+        export::tests::{self, ledger, options, sample},
+        sample::{Sample, Task},
         source::{Counts, Source},
         store::Store,
     };
     use flate2::read::GzDecoder;
-    use jiff::tz::TimeZone;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
     fn written(samples: &[Sample], sources: &[Source], max: (usize, usize)) -> Value {
-        let written = Written::default();
-        let options = Options {
-            kernel_stacks: true,
-            user_stacks: true,
-            names_events: sources.len() > 1,
-            begun_ns: 1_000_000_000,
-            producer: "profiler 1",
-            real_time_ahead_ns: 1_700_000_000_000_000_000,
-            zone: TimeZone::UTC,
-            rendered_bytes: 0,
-            max_stacks: max.1,
-        };
-        let mut firefox = Firefox::new(written.clone(), options, max.0);
-        firefox.add(samples).unwrap();
-        assert_eq!(firefox.flush().unwrap(), Flushed::Kept);
-        firefox.finish(&ledger(sources)).unwrap();
-        serde_json::from_reader(GzDecoder::new(&written.bytes()[..])).unwrap()
+        let options = Options { names_events: sources.len() > 1, ..options() };
+        let (mut written, ledger) = (Vec::new(), ledger(sources));
+        let mut firefox = Firefox::new(options.clone(), max);
+        for sample in samples {
+            firefox.add(sample.into(), &mut written).unwrap();
+        }
+        assert!(written.is_empty());
+        firefox.finish(&About::of_run(&ledger, &options), &mut written).unwrap();
+        serde_json::from_reader(GzDecoder::new(&written[..])).unwrap()
     }
 
     /// The stack of each sample of a thread, outermost first: category and name of its frames.
@@ -396,7 +389,7 @@ mod tests {
         let samples = [one(1, "a"), one(2, "b"), one(1, "a"), one(3, "c"), one(1, "a")];
         let file = written(&samples, &[(*of.source).clone()], (3, 1));
         let [thread, beyond] = &file["threads"].as_array().unwrap()[..] else { panic!("{file}") };
-        let stack = ["User: a", "Other: [stacks beyond --max-stacks]", "User: a"];
+        let stack = ["User: a", "Other: [stacks beyond --max-memory]", "User: a"];
         assert_eq!(stacks(&file, thread).concat(), stack);
         assert_eq!(beyond["processName"], "[samples beyond the timeline]");
         assert_eq!(stacks(&file, beyond).concat(), ["Other: [samples beyond the timeline]"]);

@@ -10,12 +10,11 @@ use std::{
 };
 
 use super::{
-    at_end::{AtEnd, Whole},
-    format::{Format, Processes},
+    about::About,
+    format::{Export, Format, Processes},
 };
 use crate::{
     frame::Frame,
-    ledger::Ledger,
     printable::printable,
     profile::{Entry, Profile},
     stack::Stack,
@@ -25,8 +24,6 @@ use crate::{
 pub(super) const UNKNOWN: &str = "[unknown]";
 /// What the kernel's own code is in, as perf calls it.
 pub(super) const KERNEL: &str = "[kernel.kallsyms]";
-/// What stands in the place of the stacks that there was no room for.
-pub(super) const BEYOND: &str = "[stacks beyond --max-stacks]";
 
 /// The format, by name.
 pub const FORMAT: Format = Format {
@@ -37,55 +34,35 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "flamegraph.pl, inferno-flamegraph, speedscope.app",
     has_ledger: false,
-    export: |to, options| Box::new(Folded::at_end(to, options.max_stacks)),
+    export: Export::Whole(write),
 };
 
-/// Collapsed stacks with their counts, at the end.
-pub struct Folded<W> {
-    to: W,
-}
-
-impl<W: Write> Folded<W> {
-    /// Writes to `to`, of so many distinct stacks at most.
-    pub fn at_end(to: W, max_stacks: usize) -> AtEnd<Self> {
-        AtEnd::new(max_stacks, Self { to })
+fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    let has_several = about.sources.len() > 1;
+    for entry in profile.entries() {
+        let line = line(entry);
+        let event = &entry.source.name;
+        let line = if has_several { format!("{};{line}", clean(event)) } else { line };
+        *lines.entry(line).or_default() += entry.count;
     }
-}
-
-impl<W: Write> Whole for Folded<W> {
-    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
-        let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-        let has_several = ledger.sources.len() > 1;
-        let of = |event: &str, line: String| {
-            if has_several { format!("{};{line}", clean(event)) } else { line }
-        };
-        for entry in profile.entries() {
-            *lines.entry(of(&entry.source.name, line(entry))).or_default() += entry.count;
-        }
-        for (slot, beyond) in profile.beyond_limit_by_slot() {
-            let event = ledger.sources.get(slot).map_or("", |it| &*it.event);
-            *lines.entry(of(event, BEYOND.into())).or_default() += beyond.count;
-        }
-        for (line, count) in lines {
-            writeln!(self.to, "{line} {count}")?;
-        }
-        self.to.flush()
-    }
+    lines.iter().try_for_each(|(line, count)| writeln!(to, "{line} {count}"))
 }
 
 fn line(entry: &Entry) -> String {
-    let process = entry.task.process_name();
-    let mut line = if process.trim().is_empty() { UNKNOWN.into() } else { clean(&process) };
-    push(&mut line, &entry.user, "");
-    push(&mut line, &entry.kernel, "_[k]");
-    line
+    let mut names = Vec::new();
+    if !entry.task.is_unknown() {
+        let process = entry.task.process_name();
+        names.push(if process.trim().is_empty() { UNKNOWN.into() } else { clean(&process) });
+    }
+    push(&mut names, &entry.user, "");
+    push(&mut names, &entry.kernel, "_[k]");
+    if names.is_empty() { UNKNOWN.into() } else { names.join(";") }
 }
 
-fn push(line: &mut String, stack: &Stack, mark: &str) {
+fn push(names: &mut Vec<String>, stack: &Stack, mark: &str) {
     for (_, frame) in stack.frames().rev() {
-        line.push(';');
-        line.push_str(&clean(&name(frame)));
-        line.push_str(if frame.inlined { "_[i]" } else { mark });
+        names.push(clean(&name(frame)) + if frame.inlined { "_[i]" } else { mark });
     }
 }
 

@@ -1,14 +1,15 @@
 //! The formats, by name.
 
-use std::{fmt, io::Write};
+use std::fmt;
 
 use jiff::tz::TimeZone;
 
 use super::{
-    Exporter, compact, firefox, folded, html, json, perf_script, pprof, speedscope, svg, text,
+    Exporter, WriteProfile, compact, firefox, folded, html, json, perf_script, pprof, speedscope,
+    svg, text,
 };
 
-/// Every format. A new one is a file with an [`Exporter`], its name among the modules, and its entry here.
+/// Every format. A new one is a file with what writes it, its name among the modules, and its entry here.
 pub const FORMATS: &[&Format] = &[
     &text::FORMAT,
     &json::FORMAT,
@@ -38,8 +39,19 @@ pub struct Format {
     pub viewers: &'static str,
     /// Whether the ledger is part of it.
     pub has_ledger: bool,
-    /// What writes it.
-    pub export: fn(Box<dyn Write>, Options) -> Box<dyn Exporter>,
+    /// What writes it, and when.
+    pub export: Export,
+}
+
+/// What writes a format, and when.
+#[derive(Clone, Copy)]
+pub enum Export {
+    /// Each sample as it comes.
+    Stream(fn(Options) -> Box<dyn Exporter>),
+    /// All of them at the end, each with its time, so that it keeps them until then.
+    Timeline(fn(Options) -> Box<dyn Exporter>),
+    /// The profile, at the end.
+    Whole(WriteProfile),
 }
 
 /// Whether a format says who the process of a sample is: [`Metadata`](crate::process::Metadata).
@@ -72,8 +84,8 @@ pub struct Options {
     pub zone: TimeZone,
     /// Bytes of rendered stacks that are kept for the next time.
     pub rendered_bytes: usize,
-    /// Distinct stacks that an aggregation keeps.
-    pub max_stacks: usize,
+    /// What samples may take that are kept one by one until the end.
+    pub timeline_bytes: usize,
 }
 
 impl Format {

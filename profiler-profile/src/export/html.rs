@@ -10,10 +10,10 @@ use std::io::{self, Write};
 
 use self::data::Data;
 use super::{
-    at_end::{AtEnd, Whole},
-    format::{Format, Options, Processes},
+    about::About,
+    format::{Export, Format, Processes},
 };
-use crate::{ledger::Ledger, profile::Profile};
+use crate::profile::Profile;
 
 /// The format, by name.
 pub const FORMAT: Format = Format {
@@ -24,7 +24,7 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "any browser",
     has_ledger: true,
-    export: |to, options| Box::new(Html::at_end(to, options)),
+    export: Export::Whole(write),
 };
 
 const PAGE: &str = include_str!("html/page.html");
@@ -43,28 +43,12 @@ const SCRIPT: &str = concat!(
 const STYLE_HASH: &str = "sha256-t2zjpBg+KuBFNGa2Y7/s7qjawIi0kXfHiti2Lm10nPE=";
 const SCRIPT_HASH: &str = "sha256-eSYsuy3w562QIhQG+NJnGN9bWbrXVhNxWhCXEB7phbM=";
 
-/// A page, at the end.
-pub struct Html<W> {
-    to: W,
-    options: Options,
-}
-
-impl<W: Write> Html<W> {
-    /// Writes to `to`.
-    pub fn at_end(to: W, options: Options) -> AtEnd<Self> {
-        AtEnd::new(options.max_stacks, Self { to, options })
-    }
-}
-
-impl<W: Write> Whole for Html<W> {
-    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
-        let data = Data::of(profile, ledger, &self.options);
-        let (before, after) = page();
-        self.to.write_all(before.as_bytes())?;
-        self.to.write_all(inert(&serde_json::to_string(&data)?).as_bytes())?;
-        self.to.write_all(after.as_bytes())?;
-        self.to.flush()
-    }
+fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+    let data = Data::of(profile, about);
+    let (before, after) = page();
+    to.write_all(before.as_bytes())?;
+    to.write_all(inert(&serde_json::to_string(&data)?).as_bytes())?;
+    to.write_all(after.as_bytes())
 }
 
 /// What stands before and after the data.

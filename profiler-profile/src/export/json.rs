@@ -11,15 +11,15 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Exporter, Flushed,
-    format::{Format, Processes},
+    Exporter, Row,
+    about::About,
+    format::{Export, Format, Processes},
     json_text,
     rendered::Rendered,
 };
 use crate::{
     ledger::{Ledger, memory::Cache},
     process::Metadata,
-    sample::Sample,
     stack::Stack,
 };
 
@@ -32,93 +32,97 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "jq",
     has_ledger: true,
-    export: |to, options| Box::new(Json::new(to, options.rendered_bytes)),
+    export: Export::Stream(|options| Box::new(Json::new(options.rendered_bytes))),
 };
 
 /// Samples as JSON, one a line, as they come.
-pub struct Json<W> {
-    lines: Lines<W>,
+pub(super) struct Json {
+    line: Vec<u8>,
     rendered: Rendered<Arc<RawValue>>,
 }
 
-impl<W: Write> Json<W> {
-    /// Writes lines to `to`, and keeps so many bytes of stacks that are rendered.
-    pub fn new(to: W, rendered_bytes: usize) -> Self {
-        Self { lines: Lines::new(to), rendered: Rendered::new(rendered_bytes) }
+impl Json {
+    /// Keeps so many bytes of stacks that are rendered.
+    pub(super) fn new(rendered_bytes: usize) -> Self {
+        Self { line: Vec::new(), rendered: Rendered::new(rendered_bytes) }
     }
 }
 
-/// Writes one value a line.
-pub(super) struct Lines<W> {
-    to: W,
-    line: Vec<u8>,
+/// Writes a value as a line, in a buffer that is used again; gives its length in bytes.
+pub(super) fn write_line(
+    value: &impl Serialize,
+    line: &mut Vec<u8>,
+    to: &mut dyn Write,
+) -> io::Result<usize> {
+    line.clear();
+    json_text::write(&mut *line, value)?;
+    line.push(b'\n');
+    to.write_all(line)?;
+    Ok(line.len())
 }
 
-impl<W: Write> Lines<W> {
-    pub(super) fn new(to: W) -> Self {
-        Self { to, line: Vec::new() }
-    }
-
-    /// Writes a line; gives its length in bytes.
-    pub(super) fn write(&mut self, value: &impl Serialize) -> io::Result<usize> {
-        self.line.clear();
-        json_text::write(&mut self.line, value)?;
-        self.line.push(b'\n');
-        self.to.write_all(&self.line)?;
-        Ok(self.line.len())
-    }
-
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
-    }
-}
-
+/// The last line.
 #[derive(Serialize)]
-#[serde(tag = "type", rename = "summary")]
-pub(super) struct Summary<'a> {
-    pub(super) summary: &'a Ledger,
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(super) enum Last<'a> {
+    /// Of a run.
+    Summary { summary: &'a Ledger },
+    /// Of samples that were counted and read back.
+    Profile { begun_ns: Option<i64>, duration_ns: Option<u64>, comments: &'a [String] },
+}
+
+impl<'a> Last<'a> {
+    pub(super) fn of(about: &'a About<'a>) -> Self {
+        match about.ledger {
+            Some(summary) => Self::Summary { summary },
+            None => Self::Profile {
+                begun_ns: about.begun_ns.and_then(|it| it.try_into().ok()),
+                duration_ns: about.duration_ns,
+                comments: &about.comments,
+            },
+        }
+    }
 }
 
 /// A sample, with its stacks and its process as the form has them.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "sample")]
 pub(super) struct Line<'a, Half, Process> {
-    time_ns: u64,
+    time_ns: Option<u64>,
     pid: u32,
     tid: u32,
     comm: Cow<'a, str>,
-    cpu: u32,
-    cgroup_id: u64,
+    cpu: Option<u32>,
+    cgroup_id: Option<u64>,
     event: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
     period: u64,
     kernel: Half,
     user: Half,
-    user_end: &'static str,
-    user_from_snapshot: bool,
+    user_end: Option<&'static str>,
+    user_from_snapshot: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<Process>,
 }
 
 impl<'a, Half, Process> Line<'a, Half, Process> {
-    pub(super) fn new(
-        sample: &'a Sample,
-        kernel: Half,
-        user: Half,
-        process: Option<Process>,
-    ) -> Self {
+    pub(super) fn new(row: Row<'a>, kernel: Half, user: Half, process: Option<Process>) -> Self {
+        let Row { source, task, count, value, moment, .. } = row;
         Self {
-            time_ns: sample.time_ns,
-            pid: sample.task.tgid,
-            tid: sample.task.tid,
-            comm: sample.task.comm.text(),
-            cpu: sample.cpu,
-            cgroup_id: sample.task.cgroup_id,
-            event: &sample.source.name,
-            period: sample.value,
+            time_ns: moment.map(|it| it.time_ns),
+            pid: task.tgid,
+            tid: task.tid,
+            comm: task.comm.text(),
+            cpu: moment.map(|it| it.cpu),
+            cgroup_id: moment.map(|_| task.cgroup_id),
+            event: &source.name,
+            count: Some(count).filter(|_| moment.is_none()),
+            period: value,
             kernel,
             user,
-            user_end: sample.user_end.word(),
-            user_from_snapshot: sample.from_snapshot,
+            user_end: moment.map(|it| it.user_end.word()),
+            user_from_snapshot: moment.map(|it| it.from_snapshot),
             process,
         }
     }
@@ -160,28 +164,18 @@ fn frame(address: u64, frame: &crate::frame::Frame) -> Frame<'_> {
     }
 }
 
-impl<W: Write> Json<W> {
-    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
-        let kernel = self.rendered.get(&sample.kernel, half);
-        let user = self.rendered.get(&sample.user, half);
-        let process: Option<&Metadata> = sample.task.process.as_deref();
-        self.lines.write(&Line::new(sample, &*kernel, &*user, process))?;
+impl Exporter for Json {
+    fn add(&mut self, row: Row<'_>, to: &mut dyn Write) -> io::Result<()> {
+        let kernel = self.rendered.get(row.kernel, half);
+        let user = self.rendered.get(row.user, half);
+        let process: Option<&Metadata> = row.task.process.as_deref();
+        write_line(&Line::new(row, &*kernel, &*user, process), &mut self.line, to)?;
         Ok(())
     }
-}
 
-impl<W: Write> Exporter for Json<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        samples.iter().try_for_each(|sample| self.sample(sample))
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        self.lines.flush().map(|()| Flushed::Written)
-    }
-
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()> {
-        self.lines.write(&Summary { summary: ledger })?;
-        self.lines.flush()
+    fn finish(&mut self, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+        write_line(&Last::of(about), &mut self.line, to)?;
+        Ok(())
     }
 
     fn account(&self) -> Vec<Cache> {
@@ -193,19 +187,17 @@ impl<W: Write> Exporter for Json<W> {
 mod tests {
     use super::*;
     use crate::{
-        export::tests::{Written, sample},
+        export::tests::sample,
         process::Container,
-        sample::Task,
+        sample::{Sample, Task},
     };
     use serde_json::{Value, json};
 
     fn written(process: Option<&Metadata>) -> Value {
-        let (to, blank) = (Written::default(), sample());
+        let (mut to, blank) = (Vec::new(), sample());
         let task = Task { process: process.cloned().map(Arc::new), ..blank.task.clone() };
-        let mut json = Json::new(to.clone(), 1 << 20);
-        json.add(&[Sample { task, ..blank }]).unwrap();
-        json.flush().unwrap();
-        serde_json::from_str(&to.text()).unwrap()
+        Json::new(1 << 20).add((&Sample { task, ..blank }).into(), &mut to).unwrap();
+        serde_json::from_slice(&to).unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From a profile to bytes: one file a format.
 
-pub mod at_end;
+pub mod about;
 pub mod compact;
 pub mod firefox;
 pub mod folded;
@@ -9,6 +9,7 @@ pub mod html;
 pub mod json;
 mod json_text;
 mod numbered;
+pub mod output;
 pub mod perf_script;
 pub mod pprof;
 mod rendered;
@@ -18,26 +19,82 @@ pub mod text;
 pub mod top;
 mod tree;
 
-use std::io;
-
-use crate::{
-    ledger::{Ledger, memory::Cache},
-    sample::Sample,
+use std::{
+    io::{self, Write},
+    sync::Arc,
 };
 
-/// A format, and where it is written to.
-///
-/// A run may have several. Each gets all samples, in the order of their delivery, and then the ledger.
-/// An error is final: nothing is given to an exporter that has returned one.
-pub trait Exporter {
-    /// Takes samples.
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()>;
+use self::about::About;
+use crate::{
+    ledger::memory::Cache,
+    profile::{Entry, Profile},
+    sample::{Sample, Task},
+    source::Source,
+    stack::Stack,
+    stack_end::StackEnd,
+};
 
-    /// Writes what it has taken, as far as the format allows that before the end.
-    fn flush(&mut self) -> io::Result<Flushed>;
+/// Samples that are alike in all that a format shows of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// What took them.
+    pub source: &'a Source,
+    /// Who ran.
+    pub task: &'a Task,
+    /// The kernel half of the stack.
+    pub kernel: &'a Arc<Stack>,
+    /// The user half.
+    pub user: &'a Arc<Stack>,
+    /// How many there are.
+    pub count: u64,
+    /// What they stand for together, in the unit of their source.
+    pub value: u64,
+    /// What is known of one sample, and not of many.
+    pub moment: Option<Moment>,
+}
+
+/// When and where a sample was taken, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// When; CLOCK_MONOTONIC, in nanoseconds.
+    pub time_ns: u64,
+    /// The CPU that was sampled.
+    pub cpu: u32,
+    /// How the user half ended.
+    pub user_end: StackEnd,
+    /// Whether the agent walked the user half, from a snapshot of the stack.
+    pub from_snapshot: bool,
+}
+
+impl<'a> From<&'a Sample> for Row<'a> {
+    fn from(sample: &'a Sample) -> Self {
+        let Sample { source, task, kernel, user, value, .. } = sample;
+        let Sample { time_ns, cpu, user_end, from_snapshot, .. } = *sample;
+        let moment = Some(Moment { time_ns, cpu, user_end, from_snapshot });
+        Self { source, task, kernel, user, count: 1, value: *value, moment }
+    }
+}
+
+impl<'a> From<&'a Entry> for Row<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        let Entry { source, task, kernel, user, count, value } = entry;
+        Self { source, task, kernel, user, count: *count, value: *value, moment: None }
+    }
+}
+
+/// What writes a format that takes samples one by one.
+///
+/// It gets all of them, in the order of their delivery, and always the same place to write to. An error is final:
+/// nothing is given to an exporter that has returned one.
+pub trait Exporter {
+    /// Takes samples, and writes them if the format allows that before the end.
+    fn add(&mut self, row: Row<'_>, to: &mut dyn Write) -> io::Result<()>;
 
     /// Writes the rest. No sample comes any more.
-    fn finish(&mut self, ledger: &Ledger) -> io::Result<()>;
+    fn finish(&mut self, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+        let _ = (about, to);
+        Ok(())
+    }
 
     /// What it keeps in memory.
     fn account(&self) -> Vec<Cache> {
@@ -45,20 +102,17 @@ pub trait Exporter {
     }
 }
 
-/// Where the samples are that an exporter has taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
-    /// Written: whatever happens to the run, they were delivered.
-    Written,
-    /// In memory until the end, and lost if [`Exporter::finish`] fails.
-    Kept,
-}
+/// Writes a format that is a function of the whole profile. The same profile gives the same bytes.
+pub type WriteProfile = fn(&Profile, &About<'_>, &mut dyn Write) -> io::Result<()>;
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::{sync::Arc, time::Duration};
 
+    use jiff::tz::TimeZone;
     use profiler_common::counter::Counter;
+
+    use super::{WriteProfile, about::About, format::Options};
 
     use crate::{
         address::Address,
@@ -67,6 +121,7 @@ pub(crate) mod tests {
             CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, SourceSide,
             counters::PerCpuCounters, memory::Memory,
         },
+        profile::Profile,
         sample::{Comm, Sample, Task},
         source::{Counts, Rate, Source},
         stack::Location,
@@ -106,18 +161,40 @@ pub(crate) mod tests {
         Location { address: Address::returned_to(address), frames: Arc::from(frames) }
     }
 
-    /// What an exporter has written.
-    #[derive(Clone, Default)]
-    pub(crate) struct Written(Arc<std::sync::Mutex<Vec<u8>>>);
-
-    impl Written {
-        pub(crate) fn text(&self) -> String {
-            String::from_utf8(self.bytes()).unwrap()
+    /// What is the same for all formats.
+    pub(crate) fn options() -> Options {
+        Options {
+            kernel_stacks: true,
+            user_stacks: true,
+            names_events: false,
+            begun_ns: 1_000_000_000,
+            producer: "profiler 1",
+            real_time_ahead_ns: 1_700_000_000_000_000_000,
+            zone: TimeZone::UTC,
+            rendered_bytes: 1 << 20,
+            timeline_bytes: 1 << 20,
         }
+    }
 
-        pub(crate) fn bytes(&self) -> Vec<u8> {
-            self.0.lock().unwrap().clone()
-        }
+    /// What a format writes of these samples, whose sources are these.
+    pub(crate) fn written(
+        write: WriteProfile,
+        samples: &[Sample],
+        sources: &[Source],
+        limit_bytes: usize,
+    ) -> Vec<u8> {
+        let mut profile = Profile::new(limit_bytes);
+        profile.extend(samples);
+        let mut bytes = Vec::new();
+        write(&profile, &About::of_run(&ledger(sources), &options()), &mut bytes).unwrap();
+        bytes
+    }
+
+    /// What a profile of these samples takes.
+    pub(crate) fn bytes_of(samples: &[Sample]) -> usize {
+        let mut profile = Profile::new(usize::MAX);
+        profile.extend(samples);
+        usize::try_from(profile.account().bytes).unwrap()
     }
 
     /// The ledger of a second on one CPU, in which these events have fired a hundred times each.
@@ -155,16 +232,5 @@ pub(crate) mod tests {
         let delivered = PerCpuCount::new(sources.len(), 1);
         (0..sources.len()).for_each(|slot| (0..100).for_each(|_| delivered.add(slot, 0)));
         Ledger::settle(&kernel, &delivered, &PerCpuCount::new(sources.len(), 1))
-    }
-
-    impl std::io::Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
     }
 }

@@ -10,7 +10,8 @@
 //! Frames are indented by a tab. The fields are those of `perf script -F
 //! comm,pid,tid,cpu,time,period,event,ip,sym,symoff,dso`, and times are of CLOCK_MONOTONIC. Their layout is perf's
 //! (`tools/perf/builtin-script.c` in Linux), which has no escapes. So what would be read as another field is
-//! altered: a space in the name of a file, and a number in that of a thread.
+//! altered: a space in the name of a file, and a number in that of a thread. Samples that were counted have neither a
+//! time nor a CPU; both are 0 then, and the period is what they stand for together.
 
 use std::{
     borrow::Cow,
@@ -20,16 +21,16 @@ use std::{
 };
 
 use super::{
-    Exporter, Flushed,
+    Exporter, Row,
     folded::{KERNEL, UNKNOWN},
-    format::{Format, Processes},
+    format::{Export, Format, Processes},
     rendered::Rendered,
 };
 use crate::{
     frame::{Frame, Origin},
-    ledger::{Ledger, memory::Cache},
+    ledger::memory::Cache,
     printable::printable,
-    sample::{Comm, Sample},
+    sample::Comm,
     stack::Stack,
 };
 
@@ -42,27 +43,29 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "stackcollapse-perf.pl, profiler.firefox.com",
     has_ledger: false,
-    export: |to, options| Box::new(PerfScript::new(to, options.rendered_bytes)),
+    export: Export::Stream(|options| Box::new(PerfScript::new(options.rendered_bytes))),
 };
 
 /// Samples as `perf script` shows them, as they come.
-pub struct PerfScript<W> {
-    to: W,
+struct PerfScript {
     rendered: Rendered<Arc<str>>,
     block: String,
 }
 
-impl<W: Write> PerfScript<W> {
-    /// Writes to `to`, and keeps so many bytes of stacks that are rendered.
-    pub fn new(to: W, rendered_bytes: usize) -> Self {
-        Self { to, rendered: Rendered::new(rendered_bytes), block: String::new() }
+impl PerfScript {
+    /// Keeps so many bytes of stacks that are rendered.
+    fn new(rendered_bytes: usize) -> Self {
+        Self { rendered: Rendered::new(rendered_bytes), block: String::new() }
     }
+}
 
-    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
-        let Self { to, rendered, block } = self;
-        let Sample { time_ns, value, cpu, ref task, ref source, .. } = *sample;
+impl Exporter for PerfScript {
+    fn add(&mut self, row: Row<'_>, to: &mut dyn Write) -> io::Result<()> {
+        let Self { rendered, block } = self;
+        let Row { task, source, value, .. } = row;
         block.clear();
         let (tgid, tid) = (task.tgid, task.tid);
+        let (time_ns, cpu) = row.moment.map_or((0, 0), |it| (it.time_ns, it.cpu));
         let (seconds, micros) = (time_ns / 1_000_000_000, time_ns / 1_000 % 1_000_000);
         let event = printable(&source.name).replace(' ', "_");
         let _ = writeln!(
@@ -70,7 +73,7 @@ impl<W: Write> PerfScript<W> {
             "{} {tgid}/{tid} [{cpu:03}] {seconds}.{micros:06}: {value} {event}: ",
             command(&task.comm)
         );
-        for (half, no_module) in [(&sample.kernel, KERNEL), (&sample.user, UNKNOWN)] {
+        for (half, no_module) in [(row.kernel, KERNEL), (row.user, UNKNOWN)] {
             let is_made = |(_, frame): (u64, &Frame)| is_made(frame);
             if half.frames().any(is_made) {
                 // The file that perf names is that of the process.
@@ -82,20 +85,6 @@ impl<W: Write> PerfScript<W> {
         }
         block.push('\n');
         to.write_all(block.as_bytes())
-    }
-}
-
-impl<W: Write> Exporter for PerfScript<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        samples.iter().try_for_each(|sample| self.sample(sample))
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        self.to.flush().map(|()| Flushed::Written)
-    }
-
-    fn finish(&mut self, _: &Ledger) -> io::Result<()> {
-        self.to.flush()
     }
 
     fn account(&self) -> Vec<Cache> {
@@ -161,8 +150,8 @@ fn render(stack: &Stack, no_module: &str, tgid: u32) -> String {
 mod tests {
     use super::*;
     use crate::{
-        export::tests::{self, Written},
-        sample::Task,
+        export::tests,
+        sample::{Sample, Task},
         store::Store,
     };
 
@@ -178,11 +167,11 @@ mod tests {
     }
 
     fn written(samples: &[Sample]) -> String {
-        let written = Written::default();
-        let mut perf = PerfScript::new(written.clone(), 1 << 20);
-        perf.add(samples).unwrap();
-        assert_eq!(perf.flush().unwrap(), Flushed::Written);
-        written.text()
+        let (mut perf, mut written) = (PerfScript::new(1 << 20), Vec::new());
+        for sample in samples {
+            perf.add(sample.into(), &mut written).unwrap();
+        }
+        String::from_utf8(written).unwrap()
     }
 
     #[test]

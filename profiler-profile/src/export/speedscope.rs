@@ -8,19 +8,19 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
+use profiler_common::sample::COMM_LEN;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{
-    at_end::{AtEnd, Whole},
-    folded::{BEYOND, KERNEL, UNKNOWN, name, task_name},
-    format::{Format, Options, Processes},
+    about::About,
+    folded::{KERNEL, UNKNOWN, name, task_name},
+    format::{Export, Format, Processes},
     json_text,
     numbered::{Numbered, Places},
 };
 use crate::{
     frame::Frame,
-    ledger::Ledger,
     printable::printable,
     profile::{Entry, Profile},
     sample::{Comm, Task},
@@ -35,33 +35,18 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "speedscope.app",
     has_ledger: false,
-    export: |to, options| Box::new(Speedscope::at_end(to, options)),
+    export: Export::Whole(write),
 };
 
 /// More profiles would make a list that nobody goes through.
 const MAX_PROFILES: usize = 200;
 
-/// A profile as speedscope has it, at the end.
-pub struct Speedscope<W> {
-    to: W,
-    options: Options,
-}
-
-impl<W: Write> Speedscope<W> {
-    /// Writes to `to`.
-    pub fn at_end(to: W, options: Options) -> AtEnd<Self> {
-        AtEnd::new(options.max_stacks, Self { to, options })
-    }
-}
-
-impl<W: Write> Whole for Speedscope<W> {
-    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
-        // JSON comes in pieces of a few bytes.
-        let mut pieces = BufWriter::with_capacity(1 << 16, &mut self.to);
-        json_text::write(&mut pieces, &file(profile, &self.options, ledger))?;
-        pieces.write_all(b"\n")?;
-        pieces.flush()
-    }
+fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+    // JSON comes in pieces of a few bytes.
+    let mut pieces = BufWriter::with_capacity(1 << 16, to);
+    json_text::write(&mut pieces, &file(profile, about))?;
+    pieces.write_all(b"\n")?;
+    pieces.flush()
 }
 
 #[derive(Serialize)]
@@ -108,7 +93,7 @@ type Key = (usize, Option<(u32, u32, Comm)>);
 /// The stacks of a profile, with what they stand for together.
 type Stacks = FxHashMap<Vec<u32>, u64>;
 
-fn file(profile: &Profile, options: &Options, ledger: &Ledger) -> File {
+fn file(profile: &Profile, about: &About<'_>) -> File {
     let thread = |task: &Task| (task.tgid, task.tid, task.comm);
     let key = |entry: &Entry| (entry.source.slot, Some(thread(&entry.task)));
     let threads: BTreeSet<Key> = profile.entries().map(key).collect();
@@ -124,47 +109,36 @@ fn file(profile: &Profile, options: &Options, ledger: &Ledger) -> File {
         let stack = frames.stack(entry, !by_thread);
         add((slot, thread.filter(|_| by_thread)), stack, entry.value);
     }
-    for (slot, beyond) in profile.beyond_limit_by_slot() {
-        let frame = FrameName { name: BEYOND.into(), file: None };
-        add((slot, None), vec![frames.numbers.number(frame)], beyond.value);
-    }
     // A file without a profile can't be opened.
-    for slot in 0..ledger.sources.len() {
+    for slot in 0..about.sources.len() {
         if stacks.range((slot, None)..(slot.saturating_add(1), None)).next().is_none() {
             stacks.insert((slot, None), Stacks::default());
         }
     }
     let (frames, places) = frames.numbers.in_order(|frame, _| frame);
-    let sampled = |(key, stacks)| (key, sampled(key, stacks, &places, by_thread, ledger));
+    let sampled = |(key, stacks)| (key, sampled(key, stacks, &places, about));
     let mut profiles: Vec<(Key, Sampled)> = stacks.into_iter().map(sampled).collect();
     profiles
         .sort_by(|(a, of_a), (b, of_b)| (a.0, of_b.end_value, a).cmp(&(b.0, of_a.end_value, b)));
-    let name = ledger.remarks().into_iter().next().unwrap_or_default();
     File {
         schema: "https://www.speedscope.app/file-format-schema.json",
-        exporter: options.producer,
-        name: printable(&name).into_owned(),
+        exporter: about.producer,
+        name: printable(&about.title).into_owned(),
         active_profile_index: 0,
         shared: Shared { frames },
         profiles: profiles.into_iter().map(|(_, profile)| profile).collect(),
     }
 }
 
-fn sampled(
-    (slot, thread): Key,
-    stacks: Stacks,
-    places: &Places,
-    by_thread: bool,
-    ledger: &Ledger,
-) -> Sampled {
-    let source = ledger.sources.get(slot);
+fn sampled((slot, thread): Key, stacks: Stacks, places: &Places, about: &About<'_>) -> Sampled {
+    let source = about.sources.get(slot);
     let event = source.map_or(UNKNOWN.into(), |it| printable(&it.event));
+    let thread = thread.map(|(tgid, tid, comm)| match (tgid, tid, comm) {
+        (0, 0, Comm(name)) if name == [0; COMM_LEN] => UNKNOWN.into(),
+        _ => format!("{} (pid {tgid}, tid {tid})", title(comm)),
+    });
     let name = match thread {
-        Some((tgid, tid, comm)) => Some(format!("{} (pid {tgid}, tid {tid})", title(comm))),
-        None => Some(BEYOND.to_owned()).filter(|_| by_thread && !stacks.is_empty()),
-    };
-    let name = match name {
-        Some(name) if ledger.sources.len() > 1 => format!("{event}: {name}"),
+        Some(name) if about.sources.len() > 1 => format!("{event}: {name}"),
         Some(name) => name,
         None => event.into_owned(),
     };
@@ -175,8 +149,11 @@ fn sampled(
     stacks.sort_unstable();
     let (samples, weights): (Vec<Vec<u32>>, Vec<u64>) = stacks.into_iter().unzip();
     let end_value = weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight));
-    let is_clock = source.is_some_and(|it| it.counts.is_clock());
-    let unit = if is_clock { "nanoseconds" } else { "none" };
+    let unit = match source.map(|it| &*it.values.unit) {
+        Some("nanoseconds") => "nanoseconds",
+        Some("bytes") => "bytes",
+        _ => "none",
+    };
     Sampled { name, unit, start_value: 0, end_value, samples, weights }
 }
 
@@ -230,40 +207,18 @@ impl FrameName {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::Sample;
     use crate::{
-        export::tests::{self, Written, ledger, sample},
+        export::tests::{self, sample},
         source::{Counts, Source},
         store::Store,
     };
-    use crate::{
-        export::{Exporter as _, Flushed},
-        sample::Sample,
-    };
-    use jiff::tz::TimeZone;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
-    fn options(max_stacks: usize) -> Options {
-        Options {
-            kernel_stacks: true,
-            user_stacks: true,
-            names_events: false,
-            begun_ns: 0,
-            producer: "profiler 1",
-            real_time_ahead_ns: 0,
-            zone: TimeZone::UTC,
-            rendered_bytes: 0,
-            max_stacks,
-        }
-    }
-
-    fn written(samples: &[Sample], sources: &[Source], max_stacks: usize) -> Value {
-        let written = Written::default();
-        let mut speedscope = Speedscope::at_end(written.clone(), options(max_stacks));
-        speedscope.add(samples).unwrap();
-        assert_eq!(speedscope.flush().unwrap(), Flushed::Kept);
-        speedscope.finish(&ledger(sources)).unwrap();
-        let file = serde_json::from_slice(&written.bytes()).unwrap();
+    fn written(samples: &[Sample], sources: &[Source], limit_bytes: usize) -> Value {
+        let written = tests::written(write, samples, sources, limit_bytes);
+        let file = serde_json::from_slice(&written).unwrap();
         assert_fits_the_schema(&file);
         file
     }
@@ -321,7 +276,7 @@ mod tests {
             Sample { user: other, value: 1, task: thread.clone(), ..of.clone() },
             Sample { user: one, kernel, value: 4, task: thread, ..of.clone() },
         ];
-        let file = written(&samples, std::slice::from_ref(&source), 100);
+        let file = written(&samples, std::slice::from_ref(&source), 1 << 20);
         assert_eq!(
             file,
             json!({
@@ -358,7 +313,7 @@ mod tests {
         );
         let mut reversed = samples.to_vec();
         reversed.reverse();
-        assert_eq!(written(&reversed, &[source], 100), file);
+        assert_eq!(written(&reversed, &[source], 1 << 20), file);
     }
 
     #[test]
@@ -372,18 +327,17 @@ mod tests {
             ..one.clone()
         };
         let samples = [one.clone(), of_faults(1), of_faults(2)];
-        let file = written(&samples, &[(*one.source).clone(), source.clone()], 2);
+        let room = tests::bytes_of(&samples[..2]);
+        let file = written(&samples, &[(*one.source).clone(), source.clone()], room);
         let profiles = file["profiles"].as_array().unwrap();
         let names: Vec<_> = profiles.iter().map(|it| it["name"].as_str().unwrap()).collect();
         assert_eq!(
             names,
-            [
-                "cycles: a (pid 4, tid 5)",
-                "faults: [stacks beyond --max-stacks]",
-                "faults: a (pid 4, tid 5)"
-            ]
+            ["cycles: a (pid 4, tid 5)", "faults: a (pid 4, tid 4)", "faults: a (pid 4, tid 5)"]
         );
         assert_eq!(file["profiles"][1]["weights"], json!([3]));
+        let frames = file["shared"]["frames"].as_array().unwrap();
+        assert!(frames.contains(&json!({ "name": "[stacks beyond --max-memory]" })), "{file}");
     }
 
     #[test]
@@ -392,14 +346,14 @@ mod tests {
         let thread = |tid| Sample { task: Task { tid, ..of.task.clone() }, ..of.clone() };
         let sources = [(*of.source).clone()];
         let samples: Vec<Sample> = (0..=200).map(thread).collect();
-        let file = written(&samples[..200], &sources, 1000);
+        let file = written(&samples[..200], &sources, 1 << 20);
         assert_eq!(file["profiles"].as_array().unwrap().len(), 200);
-        let file = written(&samples, &sources, 1000);
+        let file = written(&samples, &sources, 1 << 20);
         let [profile] = &file["profiles"].as_array().unwrap()[..] else { panic!("{file}") };
         assert_eq!((&profile["name"], &profile["weights"]), (&json!("cycles"), &json!([3 * 201])));
         assert_eq!(file["shared"]["frames"], json!([{ "name": "a" }]));
 
-        let file = written(&[], &sources, 1000);
+        let file = written(&[], &sources, 1 << 20);
         let [profile] = &file["profiles"].as_array().unwrap()[..] else { panic!("{file}") };
         assert_eq!((&profile["name"], &profile["weights"]), (&json!("cycles"), &json!([])));
     }

@@ -13,16 +13,11 @@ use std::{
 
 use self::colour::colour;
 use super::{
-    at_end::{AtEnd, Whole},
-    folded::BEYOND,
-    format::{Format, Processes},
+    about::{About, Sampled},
+    format::{Export, Format, Processes},
     tree::{Builder, Function, Node, Tree},
 };
-use crate::{
-    ledger::{Ledger, SourceAccount},
-    printable::printable,
-    profile::Profile,
-};
+use crate::{printable::printable, profile::Profile};
 
 /// The format, by name.
 pub const FORMAT: Format = Format {
@@ -33,7 +28,7 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "any browser",
     has_ledger: false,
-    export: |to, options| Box::new(Svg::at_end(to, options.max_stacks)),
+    export: Export::Whole(write),
 };
 
 const STYLE: &str = include_str!("svg/style.css");
@@ -51,39 +46,25 @@ const CHARACTER: f64 = 7.0;
 /// Frames that are narrower are left out.
 const NARROWEST: f64 = 0.1;
 
-/// Flame graphs, at the end.
-pub struct Svg<W> {
-    to: W,
-}
-
-impl<W: Write> Svg<W> {
-    /// Writes to `to`, of so many distinct stacks at most.
-    pub fn at_end(to: W, max_stacks: usize) -> AtEnd<Self> {
-        AtEnd::new(max_stacks, Self { to })
+fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+    let (mut graphs, mut top) = (String::new(), 0);
+    for (slot, source) in about.sources.iter().enumerate() {
+        let title = match about.sources.len() {
+            1 => "Flame Graph".into(),
+            _ => format!("Flame Graph: {}", source.event),
+        };
+        let tree = tree(profile, slot);
+        let subtitle = subtitle(source, about.duration_ns, tree.total());
+        top += graph(&mut graphs, top, [&title, &subtitle], &tree, source.unit());
     }
-}
-
-impl<W: Write> Whole for Svg<W> {
-    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
-        let (mut graphs, mut top) = (String::new(), 0);
-        for (slot, source) in ledger.sources.iter().enumerate() {
-            let title = match ledger.sources.len() {
-                1 => "Flame Graph".into(),
-                _ => format!("Flame Graph: {}", source.event),
-            };
-            let subtitle = |samples| subtitle(source, ledger.duration_ns, samples);
-            top += graph(&mut graphs, top, &title, &tree(profile, slot), subtitle);
-        }
-        writeln!(
-            self.to,
-            "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n\
-             <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{top}\" \
-             viewBox=\"0 0 {WIDTH} {top}\">\n\
-             <style><![CDATA[\n{STYLE}]]></style>\n{graphs}\
-             <script><![CDATA[\n{SCRIPT}]]></script>\n</svg>"
-        )?;
-        self.to.flush()
-    }
+    writeln!(
+        to,
+        "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n\
+         <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{top}\" \
+         viewBox=\"0 0 {WIDTH} {top}\">\n\
+         <style><![CDATA[\n{STYLE}]]></style>\n{graphs}\
+         <script><![CDATA[\n{SCRIPT}]]></script>\n</svg>"
+    )
 }
 
 /// The samples of the source in this slot.
@@ -92,20 +73,18 @@ fn tree(profile: &Profile, slot: usize) -> Tree {
     for entry in profile.entries().filter(|it| it.source.slot == slot) {
         builder.add(entry);
     }
-    let beyond = profile.beyond_limit_of(slot);
-    if beyond > 0 {
-        builder.add_without_stack(BEYOND, beyond);
-    }
     builder.finish().0
 }
 
 /// What was sampled: `cpu-clock at 99 Hz · 10.00 s · 1,234 samples`. What was lost is said, too.
-fn subtitle(source: &SourceAccount, duration_ns: u64, samples: u64) -> String {
-    let seconds = duration_ns as f64 / 1e9;
-    let mut text = format!("{} · {seconds:.2} s · {} samples", source.title(), grouped(samples));
-    let lost = source.total.lost.total();
-    if lost > 0 {
-        let _ = write!(text, " · {} lost", grouped(lost));
+fn subtitle(source: &Sampled, duration_ns: Option<u64>, count: u64) -> String {
+    let mut text = source.title.clone();
+    if let Some(duration_ns) = duration_ns {
+        let _ = write!(text, " · {:.2} s", duration_ns as f64 / 1e9);
+    }
+    let _ = write!(text, " · {} {}", grouped(count), source.unit());
+    if source.lost > 0 {
+        let _ = write!(text, " · {} lost", grouped(source.lost));
     }
     text
 }
@@ -114,17 +93,16 @@ fn subtitle(source: &SourceAccount, duration_ns: u64, samples: u64) -> String {
 fn graph(
     svg: &mut String,
     top: usize,
-    title: &str,
+    [title, subtitle]: [&str; 2],
     tree: &Tree,
-    subtitle: impl Fn(u64) -> String,
+    unit: &str,
 ) -> usize {
     let frames = frames(tree);
     let rows = frames.iter().map(|it| it.node.depth + 1).max().unwrap_or(1);
     let height = HEAD + rows * ROW + FOOT;
     let total = tree.total();
     let (middle, right) = (WIDTH / 2, WIDTH - MARGIN);
-    let (title, subtitle) = (Escaped(title), subtitle(total));
-    let subtitle = Escaped(&subtitle);
+    let (title, subtitle) = (Escaped(title), Escaped(subtitle));
     let _ = writeln!(
         svg,
         "<svg class=\"graph\" y=\"{top}\" width=\"{WIDTH}\" height=\"{height}\" \
@@ -144,7 +122,7 @@ fn graph(
         height - 12,
     );
     for frame in &frames {
-        frame.write(svg, tree, HEAD + (rows - 1) * ROW);
+        frame.write(svg, tree, HEAD + (rows - 1) * ROW, unit);
     }
     svg.push_str("</svg>\n");
     height
@@ -189,7 +167,7 @@ fn scale(samples: u64, tree: &Tree) -> f64 {
 
 impl Shown<'_> {
     /// `bottom` is where the lowest row begins.
-    fn write(&self, svg: &mut String, tree: &Tree, bottom: usize) {
+    fn write(&self, svg: &mut String, tree: &Tree, bottom: usize, unit: &str) {
         let Self { node: Node { depth, total, .. }, function, start } = self;
         let Function { name, kind, .. } = function;
         let x = MARGIN as f64 + scale(*start, tree);
@@ -200,10 +178,11 @@ impl Shown<'_> {
         let share = 100.0 * *total as f64 / tree.total().max(1) as f64;
         let _ = write!(
             svg,
-            "<g class=\"f\" data-x=\"{start}\" data-n=\"{total}\"><title>{} ({} samples, {share:.2}%)</title>\
+            "<g class=\"f\" data-x=\"{start}\" data-n=\"{total}\"><title>{} ({} {}, {share:.2}%)</title>\
              <rect x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{}\" fill=\"{}\"/>",
             Escaped(name),
             grouped(*total),
+            Escaped(unit),
             ROW - 1,
             colour(name, *kind),
         );
@@ -298,7 +277,7 @@ mod tests {
             builder.add(entry);
         }
         let mut svg = String::new();
-        graph(&mut svg, 0, "Flame Graph", &builder.finish().0, |samples| samples.to_string());
+        graph(&mut svg, 0, ["Flame Graph", "cycles"], &builder.finish().0, "samples");
         svg
     }
 

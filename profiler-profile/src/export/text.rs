@@ -17,20 +17,14 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 
 use super::{
-    Exporter, Flushed,
-    format::{Format, Options, Processes},
+    Exporter, Row,
+    format::{Export, Format, Options, Processes},
     rendered::Rendered,
 };
-use crate::{
-    ledger::{Ledger, memory::Cache},
-    printable::printable,
-    sample::Sample,
-    stack::Stack,
-};
+use crate::{ledger::memory::Cache, printable::printable, stack::Stack};
 
 /// Samples as blocks of text for people, as they come.
-pub struct Text<W> {
-    to: W,
+struct Text {
     options: Options,
     clock: WallClock,
     rendered: Rendered<Arc<str>>,
@@ -46,51 +40,42 @@ pub const FORMAT: Format = Format {
     is_binary: false,
     viewers: "less",
     has_ledger: false,
-    export: |to, options| Box::new(Text::new(to, options)),
+    export: Export::Stream(|options| Box::new(Text::new(options))),
 };
 
-impl<W: Write> Text<W> {
-    /// Writes blocks to `to`.
-    pub fn new(to: W, options: Options) -> Self {
+impl Text {
+    fn new(options: Options) -> Self {
         let rendered = Rendered::new(options.rendered_bytes);
         let clock = WallClock::new(options.real_time_ahead_ns, options.zone.clone());
-        Self { to, options, clock, rendered, block: String::new() }
-    }
-
-    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
-        let Self { block, rendered, options, clock, .. } = self;
-        block.clear();
-        let comm = sample.task.comm.text();
-        let (comm, tgid, tid, cpu) =
-            (printable(&comm), sample.task.tgid, sample.task.tid, sample.cpu);
-        let _ = write!(block, "COMM: {comm} (pid={tgid} tid={tid}) @ CPU {cpu}  ");
-        clock.write(sample.time_ns, block);
-        if options.names_events {
-            let _ = write!(block, "  {}", printable(&sample.source.name));
-        }
-        block.push('\n');
-        if options.kernel_stacks {
-            half(block, "Kernel:\n", "No Kernel Stack\n", &sample.kernel, rendered);
-        }
-        if options.user_stacks {
-            half(block, "Userspace:\n", "No Userspace Stack\n", &sample.user, rendered);
-        }
-        block.push('\n');
-        self.to.write_all(block.as_bytes())
+        Self { options, clock, rendered, block: String::new() }
     }
 }
 
-impl<W: Write> Exporter for Text<W> {
-    fn add(&mut self, samples: &[Sample]) -> io::Result<()> {
-        samples.iter().try_for_each(|sample| self.sample(sample))
-    }
-
-    fn flush(&mut self) -> io::Result<Flushed> {
-        self.to.flush().map(|()| Flushed::Written)
-    }
-
-    fn finish(&mut self, _: &Ledger) -> io::Result<()> {
-        self.to.flush()
+impl Exporter for Text {
+    fn add(&mut self, row: Row<'_>, to: &mut dyn Write) -> io::Result<()> {
+        let Self { block, rendered, options, clock, .. } = self;
+        block.clear();
+        let comm = row.task.comm.text();
+        let (comm, tgid, tid) = (printable(&comm), row.task.tgid, row.task.tid);
+        let _ = write!(block, "COMM: {comm} (pid={tgid} tid={tid}) ");
+        if let Some(moment) = row.moment {
+            let _ = write!(block, "@ CPU {}  ", moment.cpu);
+            clock.write(moment.time_ns, block);
+        } else {
+            let _ = write!(block, "x {}", row.count);
+        }
+        if options.names_events {
+            let _ = write!(block, "  {}", printable(&row.source.name));
+        }
+        block.push('\n');
+        if options.kernel_stacks {
+            half(block, "Kernel:\n", "No Kernel Stack\n", row.kernel, rendered);
+        }
+        if options.user_stacks {
+            half(block, "Userspace:\n", "No Userspace Stack\n", row.user, rendered);
+        }
+        block.push('\n');
+        to.write_all(block.as_bytes())
     }
 
     fn account(&self) -> Vec<Cache> {

@@ -10,17 +10,8 @@ use std::{
 
 use profiler_common::build_id::BuildId;
 
-use super::{
-    at_end::{AtEnd, Whole},
-    folded::UNKNOWN,
-};
-use crate::{frame::Frame, ledger::Ledger, printable::printable, profile::Profile};
-
-/// The functions with the most samples, at the end.
-pub struct Top<W> {
-    to: W,
-    functions: usize,
-}
+use super::{about::About, folded::UNKNOWN};
+use crate::{frame::Frame, printable::printable, profile::Profile};
 
 #[derive(Default)]
 struct Heat {
@@ -72,81 +63,66 @@ impl Function {
     }
 }
 
-impl<W: Write> Top<W> {
-    /// Writes so many functions to `to`, from so many distinct stacks at most.
-    pub fn at_end(to: W, max_stacks: usize, functions: usize) -> AtEnd<Self> {
-        AtEnd::new(max_stacks, Self { to, functions })
+/// Writes so many functions of each source.
+pub fn write(
+    profile: &Profile,
+    about: &About<'_>,
+    functions: usize,
+    to: &mut dyn Write,
+) -> io::Result<()> {
+    match about.sources.as_slice() {
+        [] | [_] => table(profile, 0, functions, to),
+        sources => sources.iter().enumerate().try_for_each(|(slot, source)| {
+            let gap = if slot > 0 { "\n" } else { "" };
+            writeln!(to, "{gap}{}:", source.event)?;
+            table(profile, slot, functions, to)
+        }),
     }
 }
 
-impl<W: Write> Whole for Top<W> {
-    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
-        match ledger.sources.as_slice() {
-            [] | [_] => self.table(profile, 0)?,
-            sources => {
-                for (slot, source) in sources.iter().enumerate() {
-                    let gap = if slot > 0 { "\n" } else { "" };
-                    writeln!(self.to, "{gap}{}:", source.event)?;
-                    self.table(profile, slot)?;
-                }
-            }
+/// Writes the table of a source.
+fn table(profile: &Profile, slot: usize, functions: usize, to: &mut dyn Write) -> io::Result<()> {
+    let mut heat: HashMap<Function, Heat> = HashMap::new();
+    let mut samples = 0;
+    for entry in profile.entries().filter(|it| it.source.slot == slot) {
+        samples += entry.count;
+        let kernel = entry.kernel.frames().map(|(_, frame)| (frame, true));
+        let user = entry.user.frames().map(|(_, frame)| (frame, false));
+        // A function that calls itself is on the stack once.
+        let mut seen = HashSet::new();
+        for (depth, (frame, is_kernel)) in kernel.chain(user).enumerate() {
+            let function = Function::of(frame, entry.task.tgid, is_kernel);
+            let heat = heat.entry(function.clone()).or_default();
+            heat.own += if depth == 0 { entry.count } else { 0 };
+            heat.total += if seen.insert(function) { entry.count } else { 0 };
         }
-        self.to.flush()
     }
-}
-
-impl<W: Write> Top<W> {
-    /// Writes the table of a source.
-    fn table(&mut self, profile: &Profile, slot: usize) -> io::Result<()> {
-        let mut heat: HashMap<Function, Heat> = HashMap::new();
-        let beyond = profile.beyond_limit_of(slot);
-        let mut samples = beyond;
-        for entry in profile.entries().filter(|it| it.source.slot == slot) {
-            samples += entry.count;
-            let kernel = entry.kernel.frames().map(|(_, frame)| (frame, true));
-            let user = entry.user.frames().map(|(_, frame)| (frame, false));
-            // A function that calls itself is on the stack once.
-            let mut seen = HashSet::new();
-            for (depth, (frame, is_kernel)) in kernel.chain(user).enumerate() {
-                let function = Function::of(frame, entry.task.tgid, is_kernel);
-                let heat = heat.entry(function.clone()).or_default();
-                heat.own += if depth == 0 { entry.count } else { 0 };
-                heat.total += if seen.insert(function) { entry.count } else { 0 };
-            }
-        }
-        let mut of_text: HashMap<String, u32> = HashMap::new();
-        for function in heat.keys() {
-            *of_text.entry(function.text()).or_default() += 1;
-        }
-        let text = |function: &Function| match function.text() {
-            text if of_text.get(&text) == Some(&1) => text,
-            _ => function.text_with_build_id(),
-        };
-        let mut heat: Vec<_> = heat.iter().map(|(function, heat)| (text(function), heat)).collect();
-        heat.sort_by(|(name_a, a), (name_b, b)| {
-            (b.own, b.total).cmp(&(a.own, a.total)).then_with(|| name_a.cmp(name_b))
-        });
-        let share = |count: u64| 100.0 * count as f64 / samples.max(1) as f64;
-        writeln!(self.to, "{:>9} {:>6} {:>9} {:>6}  FUNCTION  MODULE", "SELF", "%", "TOTAL", "%")?;
-        for (name, Heat { own, total }) in heat.iter().take(self.functions) {
-            let (own_share, total_share) = (share(*own), share(*total));
-            writeln!(self.to, "{own:>9} {own_share:>5.1}% {total:>9} {total_share:>5.1}%  {name}")?;
-        }
-        if beyond > 0 {
-            writeln!(self.to, "{beyond:>9} samples had stacks beyond --max-stacks")?;
-        }
-        Ok(())
+    let mut of_text: HashMap<String, u32> = HashMap::new();
+    for function in heat.keys() {
+        *of_text.entry(function.text()).or_default() += 1;
     }
+    let text = |function: &Function| match function.text() {
+        text if of_text.get(&text) == Some(&1) => text,
+        _ => function.text_with_build_id(),
+    };
+    let mut heat: Vec<_> = heat.iter().map(|(function, heat)| (text(function), heat)).collect();
+    heat.sort_by(|(name_a, a), (name_b, b)| {
+        (b.own, b.total).cmp(&(a.own, a.total)).then_with(|| name_a.cmp(name_b))
+    });
+    let share = |count: u64| 100.0 * count as f64 / samples.max(1) as f64;
+    writeln!(to, "{:>9} {:>6} {:>9} {:>6}  FUNCTION  MODULE", "SELF", "%", "TOTAL", "%")?;
+    for (name, Heat { own, total }) in heat.iter().take(functions) {
+        let (own_share, total_share) = (share(*own), share(*total));
+        writeln!(to, "{own:>9} {own_share:>5.1}% {total:>9} {total_share:>5.1}%  {name}")?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        export::{
-            Exporter as _,
-            tests::{Written, ledger, location, sample},
-        },
+        export::tests::{ledger, location, options, sample},
         sample::{Sample, Task},
         store::Store,
     };
@@ -158,17 +134,17 @@ mod tests {
 
     /// The rows for samples, each of a process with these frames, innermost first.
     fn rows(samples: &[(u32, &[Frame])]) -> Vec<String> {
-        let (mut store, written) = (Store::default(), Written::default());
-        let mut top = Top::at_end(written.clone(), 100, 100);
+        let (mut store, mut profile) = (Store::default(), Profile::new(1 << 20));
         for (tgid, frames) in samples {
             let locations = frames.iter().map(|frame| location(0, std::slice::from_ref(frame)));
             let user = store.intern(locations.collect());
             let of = sample();
             let task = Task { tgid: *tgid, ..of.task.clone() };
-            top.add(&[Sample { task, user, ..of }]).unwrap();
+            profile.add(&Sample { task, user, ..of });
         }
-        top.finish(&ledger(&[(*sample().source).clone()])).unwrap();
-        let text = written.text();
+        let (ledger, mut text) = (ledger(&[(*sample().source).clone()]), Vec::new());
+        write(&profile, &About::of_run(&ledger, &options()), 100, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
         text.lines().skip(1).map(|line| line.rsplit_once("%  ").unwrap().1.to_owned()).collect()
     }
 

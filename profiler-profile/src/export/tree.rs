@@ -93,7 +93,9 @@ impl<'a> Builder<'a> {
 
     /// Adds the samples of an entry.
     pub(super) fn add(&mut self, entry: &'a Entry) -> End {
-        self.process(&process_name(entry));
+        if !entry.task.is_unknown() {
+            self.process(&process_name(entry));
+        }
         for (_, frame) in entry.user.frames().rev() {
             self.call(frame, if frame.inlined { Kind::Inlined } else { Kind::User });
         }
@@ -101,12 +103,6 @@ impl<'a> Builder<'a> {
             self.call(frame, if frame.inlined { Kind::InlinedKernel } else { Kind::Kernel });
         }
         self.end(entry.count)
-    }
-
-    /// Adds samples of which no stack is known, under a name of their own.
-    pub(super) fn add_without_stack(&mut self, name: &str, samples: u64) -> End {
-        self.process(name);
-        self.end(samples)
     }
 
     fn end(&mut self, samples: u64) -> End {
@@ -242,10 +238,7 @@ fn put(list: &mut [usize], place: usize, value: usize) {
 mod tests {
     use super::*;
     use crate::{
-        export::{
-            folded::BEYOND,
-            tests::{location, sample},
-        },
+        export::tests::{location, sample},
         sample::Comm,
         stack::Stack,
         store::Store,
@@ -351,10 +344,15 @@ mod tests {
         let entries = [entry(b"b", &["f"], &[], 1), entry(b"a", &["g"], &[], 2)];
         let mut builder = Builder::new();
         let end = [builder.add(&entries[0]), builder.add(&entries[1])];
-        let beyond = builder.add_without_stack(BEYOND, 9);
         let (tree, ends) = builder.finish();
         let own = |end| tree.nodes[ends.of(end)].own;
-        assert_eq!((own(end[0]), own(end[1]), own(beyond), tree.total()), (1, 2, 9, 12));
+        assert_eq!((own(end[0]), own(end[1]), tree.total()), (1, 2, 3));
+    }
+
+    #[test]
+    fn of_nobody_there_is_no_process() {
+        let nobody = Entry { task: crate::sample::Task::default(), ..entry(b"", &["f"], &[], 2) };
+        assert_eq!(lines(&[nobody]), ["all All 0 2", " f User 2 2"]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn frame(name: &str) -> Frame {
 mod tests {
     use super::*;
     use crate::{
-        export::{Exporter as _, folded::Folded, tests},
+        export::{folded::FORMAT, format::Export, tests},
         frame,
         sample::Sample,
         store::Store,
@@ -127,11 +127,10 @@ mod tests {
             Sample { user: Arc::clone(&user), ..of.clone() },
             Sample { user, ..of.clone() },
         ];
-        let written = tests::Written::default();
-        let mut folded = Folded::at_end(written.clone(), 100);
-        folded.add(&samples).unwrap();
-        folded.finish(&tests::ledger(&[(*of.source).clone()])).unwrap();
-        let profile = read(&written.bytes(), &Limits::default()).unwrap();
+        let sources = [(*of.source).clone()];
+        let Export::Whole(write) = FORMAT.export else { panic!() };
+        let written = tests::written(write, &samples, &sources, 1 << 20);
+        let profile = read(&written, &Limits::default()).unwrap();
         assert_eq!(profile.totals(), [3]);
         assert_eq!(
             names(&profile),

@@ -352,6 +352,8 @@ pub struct Ledger {
     pub sideband_malformed: u64,
     /// Processes that were evicted to make room for others: see `--max-processes`.
     pub evicted_processes: u64,
+    /// Samples that were delivered without their stack, since the profile had no room for it: see `--max-memory`.
+    pub beyond_memory: u64,
     /// How many user stacks have ended how.
     pub user_ends: BTreeMap<&'static str, u64>,
     /// What user stacks were walked by; `None` where that was not unwind information.
@@ -457,6 +459,7 @@ impl Ledger {
             sideband_lost: kernel.sideband_lost,
             sideband_malformed: kernel.sideband_malformed,
             evicted_processes: 0,
+            beyond_memory: 0,
             user_ends: BTreeMap::new(),
             unwinding: kernel.unwinding.clone(),
             parsing: Parsing::default(),

@@ -38,6 +38,7 @@ impl Ledger {
         if self.without_stack > 0 {
             let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
         }
+        self.beyond_memory(&mut text);
         self.user_stacks(&mut text);
         if let Some(unwinding) = &self.unwinding {
             text.push_str(&unwinding.lines(all));
@@ -84,9 +85,21 @@ impl Ledger {
         if self.without_stack > 0 {
             let _ = writeln!(text, "delivered without a stack: {}", self.without_stack);
         }
+        self.beyond_memory(&mut text);
         self.user_stacks(&mut text);
         self.missing_records(&mut text);
         text.lines().map(str::to_owned).collect()
+    }
+
+    /// The samples whose stacks the profile had no room for.
+    fn beyond_memory(&self, text: &mut String) {
+        if self.beyond_memory > 0 {
+            let _ = writeln!(
+                text,
+                "{} samples were counted by process, without their stacks: raise --max-memory",
+                self.beyond_memory
+            );
+        }
     }
 
     /// The kernel's records that did not arrive, and what may be missing because of that.

@@ -5,8 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io::{self, Write},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,13 +13,18 @@ use jiff::tz::TimeZone;
 use profiler_common::counter::Counter;
 use profiler_profile::{
     address::Address,
-    export::format::{Format, Options},
+    export::{
+        about::About,
+        format::{Format, Options},
+        output::Output,
+    },
     frame::{Frame, Origin},
     ledger::{
         CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, SourceSide,
         counters::PerCpuCounters, memory::Memory,
     },
     process::Metadata,
+    profile::Profile,
     sample::{Comm, Sample, Task},
     source::{Counts, Rate, Source},
     stack::Location,
@@ -295,20 +299,6 @@ pub(crate) fn ledger(samples: &[Sample]) -> Ledger {
     Ledger::settle(&kernel, &delivered, &PerCpuCount::new(slots, 1))
 }
 
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// The samples in a format.
 pub(crate) fn export(format: &str, samples: &[Sample]) -> String {
     let options = Options {
@@ -320,12 +310,15 @@ pub(crate) fn export(format: &str, samples: &[Sample]) -> String {
         real_time_ahead_ns: 1_750_000_000_000_000_000,
         zone: TimeZone::UTC,
         rendered_bytes: 1 << 20,
-        max_stacks: 1_000_000,
+        timeline_bytes: 1 << 30,
     };
-    let written = Written::default();
-    let mut exporter = (Format::find(format).unwrap().export)(Box::new(written.clone()), options);
-    exporter.add(samples).unwrap();
-    exporter.finish(&ledger(samples)).unwrap();
-    let bytes = written.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
+    let (mut written, ledger) = (Vec::new(), ledger(samples));
+    let about = About::of_run(&ledger, &options);
+    let mut output = Output::new(Format::find(format).unwrap().export, options, &mut written);
+    let mut profile = Profile::new(1 << 30);
+    profile.extend(samples);
+    output.add(samples).unwrap();
+    output.finish(&profile, &about).unwrap();
+    drop(output);
+    String::from_utf8(written).unwrap()
 }

@@ -57,8 +57,8 @@ fn inferno_collapses_it_to_what_we_fold() {
         let kernel = if number % 5 < 2 { &read } else { &empty };
         samples.push(sample(&clock, &task(9, number, comm), 1, [kernel, user]));
     }
-    let ours = String::from_utf8(export("folded", &[&clock], &samples, 100)).unwrap();
-    let theirs = inferno(&export("perf", &[&clock], &samples, 100), false);
+    let ours = String::from_utf8(export("folded", &[&clock], &samples)).unwrap();
+    let theirs = inferno(&export("perf", &[&clock], &samples), false);
     assert!(
         ours.contains("mysqld;main;<T as U>::run:;entry_SYSCALL_64_[k];vfs_read_[k] "),
         "{ours}"
@@ -82,6 +82,6 @@ fn a_sample_weighs_what_it_stands_for() {
         sample(&clock, &task, 10, [&empty, &user]),
         sample(&faults, &task, 4, [&empty, &user]),
     ];
-    let perf = export("perf", &[&clock, &faults], &samples, 100);
+    let perf = export("perf", &[&clock, &faults], &samples);
     assert_eq!(inferno(&perf, true), "a_12_b;f_[j];g 7\n");
 }

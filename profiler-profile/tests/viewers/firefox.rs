@@ -64,7 +64,7 @@ fn profile(format: &str) -> Vec<u8> {
         let Sample { time_ns, .. } = sample;
         *time_ns += 10_000_000 * number;
     }
-    export(format, &[&clock], &samples, 100)
+    export(format, &[&clock], &samples)
 }
 
 #[test]

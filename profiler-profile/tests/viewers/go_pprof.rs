@@ -4,14 +4,15 @@ use std::{fs, process::Command, sync::Arc};
 
 use profiler_profile::{
     import::{Frame, Imported, Limits, Stack, pprof},
+    profile::Profile,
     sample::Sample,
     source::Source,
     store::Store,
 };
 
 use crate::run::{
-    at_line, cpu_clock, export, function, inlined, kernel, page_faults, sample, stack, task,
-    unmapped, unnamed,
+    at_line, cpu_clock, export, export_within, function, inlined, kernel, page_faults, sample,
+    stack, task, unmapped, unnamed,
 };
 
 /// What `go tool pprof` says of a profile; `None` if Go is not installed.
@@ -75,7 +76,7 @@ fn rows(text: &str) -> Vec<&str> {
 #[test]
 fn the_hottest_functions() {
     let clock = cpu_clock();
-    let profile = export("pprof", &[&clock], &samples(&mut Store::default(), &clock), 100);
+    let profile = export("pprof", &[&clock], &samples(&mut Store::default(), &clock));
     let Some(text) = go_pprof(&profile, &["-top"]) else { return };
     assert_eq!(
         text.lines().take(9).collect::<Vec<_>>(),
@@ -121,7 +122,7 @@ fn the_hottest_functions() {
 #[test]
 fn callers_and_callees() {
     let clock = cpu_clock();
-    let profile = export("pprof", &[&clock], &samples(&mut Store::default(), &clock), 100);
+    let profile = export("pprof", &[&clock], &samples(&mut Store::default(), &clock));
     let Some(text) = go_pprof(&profile, &["-tree"]) else { return };
     let parts: Vec<Vec<&str>> = text
         .split("----------------------------------------------------------+-------------\n")
@@ -153,10 +154,10 @@ fn callers_and_callees() {
 fn all_that_is_in_it() {
     let clock = cpu_clock();
     let mut samples = samples(&mut Store::default(), &clock);
-    let profile = export("pprof", &[&clock], &samples, 100);
+    let profile = export("pprof", &[&clock], &samples);
     // The order in which samples come makes no difference.
     samples.reverse();
-    assert!(profile == export("pprof", &[&clock], &samples, 100));
+    assert!(profile == export("pprof", &[&clock], &samples));
 
     let Some(text) = go_pprof(&profile, &["-raw"]) else { return };
     let labels = |pid: u32, tid: u32| {
@@ -205,7 +206,7 @@ fn all_that_is_in_it() {
 #[test]
 fn what_go_writes_reads_back() {
     let clock = cpu_clock();
-    let ours = export("pprof", &[&clock], &samples(&mut Store::default(), &clock), 100);
+    let ours = export("pprof", &[&clock], &samples(&mut Store::default(), &clock));
     let Some(theirs) = run(&ours, &["-proto", "-output=/dev/stdout"]) else { return };
     let [ours, theirs] = [ours, theirs].map(|it| pprof::read(&it, &Limits::default()).unwrap());
     assert_eq!(theirs.totals(), [6, 75_000_000]);
@@ -238,7 +239,7 @@ fn two_sources_are_two_pairs_of_values() {
         sample(&faults, &task, 4, [&empty, &one]),
         sample(&faults, &task, 1, [&empty, &other]),
     ];
-    let profile = export("pprof", &[&clock, &faults], &samples, 100);
+    let profile = export("pprof", &[&clock, &faults], &samples);
     let Some(text) = go_pprof(&profile, &["-raw"]) else { return };
     let types = "cpu-clock_samples/count cpu-clock/nanoseconds[dflt] page-faults_samples/count page-faults/count";
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -262,11 +263,15 @@ fn what_there_is_no_room_for_is_one_frame() {
         sample(&clock, &task, 10_000_000, [&empty, &user])
     };
     let samples = [of("a"), of("b"), of("a"), of("c")];
-    let Some(text) = go_pprof(&export("pprof", &[&clock], &samples, 1), &["-top"]) else { return };
+    let mut room = Profile::new(1 << 20);
+    room.add(&samples[0]);
+    let limit_bytes = room.account().bytes.try_into().unwrap();
+    let profile = export_within(limit_bytes, "pprof", &[&clock], &samples);
+    let Some(text) = go_pprof(&profile, &["-top"]) else { return };
     assert_eq!(
         rows(&text),
         [
-            "20ms 50.00% 50.00%       20ms 50.00%  [stacks beyond --max-stacks]",
+            "20ms 50.00% 50.00%       20ms 50.00%  [stacks beyond --max-memory]",
             "20ms 50.00%   100%       20ms 50.00%  a",
         ]
     );
@@ -276,7 +281,7 @@ fn what_there_is_no_room_for_is_one_frame() {
 fn little_is_enough() {
     let mut store = Store::default();
     let (clock, empty, task) = (cpu_clock(), store.empty(), task(1, 2, "a"));
-    let Some(text) = go_pprof(&export("pprof", &[&clock], &[], 100), &["-top"]) else { return };
+    let Some(text) = go_pprof(&export("pprof", &[&clock], &[]), &["-top"]) else { return };
     assert!(text.contains("\nDuration: 10s, Total samples = 0"), "{text}");
     // Without a single mapping, or a frame.
     let nowhere = stack(&mut store, &[&[unmapped()]]);
@@ -284,7 +289,7 @@ fn little_is_enough() {
         sample(&clock, &task, 10_000_000, [&empty, &nowhere]),
         sample(&clock, &task, 10_000_000, [&empty, &empty]),
     ];
-    let text = go_pprof(&export("pprof", &[&clock], &samples, 100), &["-top"]).unwrap();
+    let text = go_pprof(&export("pprof", &[&clock], &samples), &["-top"]).unwrap();
     assert!(text.contains("Total samples = 20ms"), "{text}");
     assert_eq!(rows(&text), ["10ms 50.00% 50.00%       10ms 50.00%  [unknown]"]);
 }
@@ -298,7 +303,7 @@ fn names_that_anybody_chose() {
         let user = stack(&mut store, &[&[function(name, "/bin/\x1b[2J", 1)]]);
         sample(&clock, &task(1, 2, "h\ni"), 10_000_000, [&empty, &user])
     });
-    let profile = export("pprof", &[&clock], &samples, 100);
+    let profile = export("pprof", &[&clock], &samples);
     let Some(text) = go_pprof(&profile, &["-top"]) else { return };
     let names = rows(&text).into_iter().map(|row| row.rsplit_once("%  ").unwrap().1);
     assert_eq!(

@@ -14,8 +14,13 @@ use std::{
 
 use profiler_profile::{
     address::Address,
-    export::format::{FORMATS, Format},
+    export::{
+        about::About,
+        format::{FORMATS, Format},
+        output::Output,
+    },
     frame::Frame,
+    profile::Profile,
     sample::Sample,
     source::Source,
     stack::{Location, Stack},
@@ -135,14 +140,19 @@ fn measure(format: &Format) {
     let before = peak_mib();
     let begun = Instant::now();
     let to = BufWriter::new(counted.clone());
-    let mut exporter = (format.export)(Box::new(to), options(&[&clock], 2 * STACKS));
+    let options = options(&[&clock]);
+    let mut output = Output::new(format.export, options.clone(), to);
+    let mut profile = Profile::new(1 << 30);
     for batch in samples.chunks(1000) {
-        exporter.add(batch).unwrap();
+        output.add(batch).unwrap();
+        if output.needs_profile() {
+            profile.extend(batch);
+        }
     }
     let added = begun.elapsed().as_secs_f64();
-    exporter.finish(&ledger).unwrap();
+    output.finish(&profile, &About::of_run(&ledger, &options)).unwrap();
     let written = begun.elapsed().as_secs_f64() - added;
-    drop(exporter);
+    drop(output);
     let megabytes = counted.0.load(Ordering::Relaxed) as f64 / 1e6;
     let peak = peak_mib() - before;
     println!("\n{:<14} {added:>8.2} {written:>8.2} {peak:>10} {megabytes:>9.1}", format.name);

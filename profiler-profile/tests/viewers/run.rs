@@ -1,22 +1,23 @@
 //! Samples as a run takes them, and what the formats make of them.
 
-use std::{
-    io::{self, Write},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use jiff::tz::TimeZone;
 use profiler_common::{build_id::BuildId, counter::Counter};
 use profiler_profile::{
     address::Address,
-    export::format::{Format, Options},
+    export::{
+        about::About,
+        format::{Format, Options},
+        output::Output,
+    },
     frame::{Frame, Origin},
     ledger::{
         CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, SourceSide,
         counters::PerCpuCounters, memory::Memory,
     },
     process::{Container, Metadata},
+    profile::Profile,
     sample::{Comm, Sample, Task},
     source::{Counts, Rate, Source},
     stack::{Location, Stack},
@@ -24,41 +25,33 @@ use profiler_profile::{
     store::Store,
 };
 
-/// What an exporter has written.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// What a format makes of the samples of these sources.
+pub(crate) fn export(format: &str, sources: &[&Arc<Source>], samples: &[Sample]) -> Vec<u8> {
+    export_within(1 << 20, format, sources, samples)
 }
 
-/// What a format makes of the samples of these sources.
-pub(crate) fn export(
+/// The same with so many bytes for the profile.
+pub(crate) fn export_within(
+    limit_bytes: usize,
     format: &str,
     sources: &[&Arc<Source>],
     samples: &[Sample],
-    max_stacks: usize,
 ) -> Vec<u8> {
-    let written = Written::default();
-    let options = options(sources, max_stacks);
-    let mut exporter = (Format::find(format).unwrap().export)(Box::new(written.clone()), options);
-    for sample in samples {
-        exporter.add(std::slice::from_ref(sample)).unwrap();
-    }
-    exporter.finish(&ledger(sources, samples)).unwrap();
-    drop(exporter);
-    Arc::into_inner(written.0).unwrap().into_inner().unwrap()
+    let (mut written, ledger) = (Vec::new(), ledger(sources, samples));
+    let options = options(sources);
+    let about = About::of_run(&ledger, &options);
+    let export = Format::find(format).unwrap().export;
+    let mut output = Output::new(export, options.clone(), &mut written);
+    let mut profile = Profile::new(limit_bytes);
+    profile.extend(samples);
+    output.add(samples).unwrap();
+    output.finish(&profile, &about).unwrap();
+    drop(output);
+    written
 }
 
 /// What is the same for all formats.
-pub(crate) fn options(sources: &[&Arc<Source>], max_stacks: usize) -> Options {
+pub(crate) fn options(sources: &[&Arc<Source>]) -> Options {
     Options {
         kernel_stacks: true,
         user_stacks: true,
@@ -68,7 +61,7 @@ pub(crate) fn options(sources: &[&Arc<Source>], max_stacks: usize) -> Options {
         real_time_ahead_ns: 1_700_000_000_000_000_000,
         zone: TimeZone::UTC,
         rendered_bytes: 64 << 20,
-        max_stacks,
+        timeline_bytes: 1 << 30,
     }
 }
 

@@ -57,7 +57,7 @@ fn profile(format: &str) -> Vec<u8> {
     let read = stack(&mut store, &[&[kernel("vfs_read")]]);
     let of = |tid, comm, kernel| sample(&clock, &task(9, tid, comm), 10_000_000, [kernel, &user]);
     let samples = [of(9, "mysqld", &read), of(9, "mysqld", &empty), of(10, "conn", &empty)];
-    export(format, &[&clock], &samples, 100)
+    export(format, &[&clock], &samples)
 }
 
 fn assert_shows(texts: &[String], expected: &[&str]) {

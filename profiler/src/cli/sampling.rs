@@ -131,12 +131,13 @@ pub struct SamplingArgs {
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
           default_missing_value = "ours", help_heading = LIMITS, hide_short_help = true)]
     pub strict: Option<Strict>,
-    /// Maximum number of distinct stacks, each thread's apart, for what is written at the end [default: 100000].
+    /// Memory for the profile that is written at the end, for example 1G [default: 256M].
     ///
-    /// Further stacks are counted together.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+    /// It holds the distinct stacks of each thread. Samples with further stacks are counted by process. In a cgroup
+    /// that limits memory the default is at most an eighth of that.
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes,
           help_heading = LIMITS, hide_short_help = true)]
-    pub max_stacks: Option<u32>,
+    pub max_memory: Option<u64>,
     /// Maximum number of processes whose mappings are kept [default: 32768].
     ///
     /// Exited ones are evicted first, then the least recently sampled.

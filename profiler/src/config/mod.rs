@@ -32,7 +32,10 @@ use crate::{
     units::Frequency,
     unwind, worker,
 };
-use profiler_profile::export::format::{Format, Processes};
+use profiler_profile::{
+    export::format::{Format, Processes},
+    profile,
+};
 
 const DEFAULT_HZ: u64 = 99;
 /// What the kernel allows by default, where it doesn't say: `DEFAULT_MAX_SAMPLE_RATE` in
@@ -44,6 +47,7 @@ const RING_BYTES_PER_CPU: u64 = 512 << 10;
 const RING_BYTES_MIN: u64 = 4 << 20;
 /// Where the cgroup's memory is limited, they get one part in so many, and the ring one in so many.
 const UNWIND_SHARE: u64 = 8;
+const PROFILE_SHARE: u64 = 8;
 const RING_SHARE: u64 = 64;
 /// The kernel's limit for a ring, on 64-bit machines far above this: a size in a `u32`.
 const RING_BYTES_MAX: u64 = 1 << 31;
@@ -82,7 +86,8 @@ impl Config {
         machine: &Machine,
     ) -> Result<Self> {
         let mut notices = Vec::new();
-        let Sizes { budget, unwind_bytes, ring_bytes } = Sizes::fit(&args, machine, &mut notices);
+        let Sizes { budget, unwind_bytes, ring_bytes, profile_bytes } =
+            Sizes::fit(&args, machine, &mut notices);
         let rate = resolve_rate(args.frequency, args.period, machine.max_sample_rate, &mut notices);
         let has = |what: fn(&Format) -> bool| {
             reports.iter().any(|it| matches!(it, Report::Samples(format) if what(format)))
@@ -155,8 +160,7 @@ impl Config {
                     user_stacks,
                     rendered_bytes: budget.rendered,
                     names_events,
-                    max_stacks: args.max_stacks.unwrap_or(output::config::DEFAULT_MAX_STACKS)
-                        as usize,
+                    profile_bytes,
                 },
                 process: process.clone(),
                 shows_names,
@@ -251,6 +255,8 @@ struct Sizes {
     unwind_bytes: u64,
     /// Of the ring; its default if `None`.
     ring_bytes: Option<u64>,
+    /// Of the profile that is written at the end.
+    profile_bytes: usize,
 }
 
 impl Sizes {
@@ -286,7 +292,12 @@ impl Sizes {
                 unwind_bytes >> 20
             ));
         }
-        Self { budget, unwind_bytes, ring_bytes }
+        // What it has no room for is told at the end.
+        let profile_bytes = args
+            .max_memory
+            .unwrap_or_else(|| memory::at_most(profile::DEFAULT_BYTES, limit, PROFILE_SHARE));
+        let profile_bytes = usize::try_from(profile_bytes).unwrap_or(usize::MAX);
+        Self { budget, unwind_bytes, ring_bytes, profile_bytes }
     }
 }
 

@@ -100,6 +100,17 @@ fn caches_fit_into_what_the_cgroup_allows() {
 }
 
 #[test]
+fn the_profile_fits_into_what_the_cgroup_allows() {
+    let fitted = |memory_bytes: Option<u64>, arguments: &[&str]| {
+        let machine = Machine { memory_bytes, ..machine() };
+        Sizes::fit(&typed(arguments), &machine, &mut Vec::new()).profile_bytes >> 20
+    };
+    assert_eq!((fitted(None, &[]), fitted(Some(64 << 30), &[])), (256, 256));
+    assert_eq!(fitted(Some(512 << 20), &[]), 64);
+    assert_eq!(fitted(Some(512 << 20), &["--max-memory", "1G"]), 1024);
+}
+
+#[test]
 fn the_walk_is_what_the_kernel_can_do() {
     let full = machine();
     let lacking = Machine { registers: Err("bpf_x (Linux 9)".into()), ..machine() };

@@ -2,9 +2,6 @@
 
 use profiler_profile::export::format::Format;
 
-/// Distinct stacks that an aggregation keeps by default.
-pub const DEFAULT_MAX_STACKS: u32 = 100_000;
-
 /// The outputs of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -16,8 +13,8 @@ pub struct Config {
     pub user_stacks: bool,
     /// Whether text says of each sample which event fired, as there are several.
     pub names_events: bool,
-    /// Distinct stacks that an aggregation keeps.
-    pub max_stacks: usize,
+    /// Bytes of the profile that is written at the end, and of samples that wait for that one by one.
+    pub profile_bytes: usize,
     /// Bytes of stacks as they are written that are kept for the next time.
     pub rendered_bytes: usize,
 }

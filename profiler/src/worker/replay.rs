@@ -7,11 +7,7 @@ use std::{env, fs, fs::File, io, io::Read as _, path::PathBuf, sync::Mutex};
 use jiff::tz::TimeZone;
 use profiler_common::counter::Counter;
 use profiler_profile::{
-    export::{
-        Exporter,
-        format::{FORMATS, Options},
-        top::Top,
-    },
+    export::format::{FORMATS, Options},
     frame::Missing,
     ledger::{
         CpuEvent, EventCount, KernelSide, SourceSide, counters::PerCpuCounters, memory::Memory,
@@ -21,6 +17,7 @@ use profiler_profile::{
 
 use super::*;
 use crate::{
+    output::{Named, config::Report},
     perf::record::{self, Record, Timed},
     process::{
         file::MappedFile,
@@ -136,7 +133,7 @@ impl io::Write for Written {
 }
 
 /// Replays the recording into these outputs, all at once, and gives the ledger.
-fn replay(outputs: Vec<(Box<dyn Exporter>, PathBuf)>) -> Ledger {
+fn replay(outputs: Outputs) -> Ledger {
     let recording = Recording::read();
     let (delivered, behind) = (count(), Arc::new(count()));
     let (sender, receiver) = queue::channel(Arc::clone(&behind), 8 << 20);
@@ -178,7 +175,7 @@ fn replay(outputs: Vec<(Box<dyn Exporter>, PathBuf)>) -> Ledger {
         sources: vec![Arc::new(source())],
         naming: Naming::default(),
         shows_names: false,
-        outputs: Outputs::of(outputs, count()),
+        outputs,
     };
     thread.run(receiver, &delivered, &behind).unwrap()
 }
@@ -224,18 +221,16 @@ fn a_recording_gives_what_it_gave() {
         real_time_ahead_ns: 0,
         zone: TimeZone::UTC,
         rendered_bytes: 1 << 20,
-        max_stacks: 1000,
+        timeline_bytes: 1 << 20,
     };
-    let mut written = vec![("top", Written::default())];
-    let top: Box<dyn Exporter> = Box::new(Top::at_end(written[0].1.clone(), 1000, 20));
-    let mut outputs = vec![(top, PathBuf::new())];
-    for format in FORMATS.iter().copied() {
+    let reports = FORMATS.iter().map(|format| (format.name, Report::Samples(format)));
+    let (mut written, mut outputs): (Vec<_>, Vec<_>) = Default::default();
+    for (name, report) in std::iter::once(("top", Report::Top(20))).chain(reports) {
         let to = Written::default();
-        let exporter = (format.export)(Box::new(to.clone()), options.clone());
-        outputs.push((exporter, PathBuf::new()));
-        written.push((format.name, to));
+        outputs.push(Named::new(report, &options, Box::new(to.clone()), PathBuf::new()));
+        written.push((name, to));
     }
-    let mut ledger = replay(outputs);
+    let mut ledger = replay(Outputs::of(outputs, options, 1 << 20, count()));
     // What caches take depends on the machine.
     ledger.memory = Memory::default();
     assert_golden("ledger", &ledger.table(true));

@@ -6,14 +6,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::{
-    folded::BEYOND,
-    format::Options,
+    about::{About, Sampled},
     tree::{Builder, Tree, process_name, thread_name},
 };
 use crate::{
-    ledger::{Ledger, SourceAccount},
-    printable::printable,
-    profile::Profile,
+    ledger::SourceAccount,
+    printable::{printable, printable_lines},
+    profile::{Entry, Profile},
 };
 
 /// All of it. The same samples give the same data, in whatever order they come.
@@ -24,10 +23,11 @@ pub(super) struct Data {
     producer: &'static str,
     /// When the run began, for people.
     begun: Option<String>,
-    duration_ns: u64,
-    cpus: usize,
+    duration_ns: Option<u64>,
+    /// How many there are, if that is known.
+    cpus: Option<usize>,
     sources: Vec<Source>,
-    /// The whole ledger, for people.
+    /// The whole ledger, for people; of a file that was read, what it says of itself.
     ledger: String,
     /// All text that the tables refer to.
     strings: Vec<String>,
@@ -43,7 +43,10 @@ struct Source {
     event: String,
     /// The event, and how often it was sampled.
     title: String,
-    delivered: u64,
+    /// What is counted, as people say it.
+    unit: String,
+    /// Only where there is a ledger.
+    delivered: Option<u64>,
     /// Why, and how many; only those of which there are any.
     filtered: Vec<(&'static str, u64)>,
     lost: Vec<(&'static str, u64)>,
@@ -51,7 +54,7 @@ struct Source {
 
 #[derive(Serialize, Default)]
 struct Processes {
-    /// None for the stacks that there was no room for.
+    /// None where nothing says whose the samples are.
     pid: Vec<Option<u32>>,
     name: Vec<usize>,
     /// The command line, where it is known.
@@ -92,31 +95,23 @@ struct Samples {
     count: Vec<u64>,
 }
 
-/// A thread under one of its names; by process, then by thread. Nobody's is that of the stacks without room.
+/// A thread under one of its names; by process, then by thread.
 type Thread = (Option<u32>, Option<u32>, String);
 
 impl Data {
-    pub(super) fn of(profile: &Profile, ledger: &Ledger, options: &Options) -> Self {
+    pub(super) fn of(profile: &Profile, about: &About<'_>) -> Self {
         let mut builder = Builder::new();
         let mut ended = Vec::new();
         let mut commands: BTreeMap<Option<u32>, BTreeSet<&str>> = BTreeMap::new();
         let mut called: BTreeMap<Option<u32>, BTreeMap<String, u64>> = BTreeMap::new();
         for entry in profile.entries() {
-            let task = &entry.task;
-            let thread = (Some(task.tgid), Some(task.tid), thread_name(entry));
-            let names = called.entry(thread.0).or_default();
+            let (task, thread) = (&entry.task, thread(entry));
+            let thread_pid = thread.0;
+            let names = called.entry(thread_pid).or_default();
             *names.entry(process_name(entry)).or_default() += entry.count;
             ended.push((entry.source.slot, thread, builder.add(entry), entry.count));
             let command = task.process.as_ref().and_then(|it| it.command_line.as_deref());
-            commands.entry(Some(task.tgid)).or_default().extend(command);
-        }
-        for slot in 0..ledger.sources.len() {
-            let beyond = profile.beyond_limit_of(slot);
-            if beyond > 0 {
-                let end = builder.add_without_stack(BEYOND, beyond);
-                ended.push((slot, (None, None, BEYOND.into()), end, beyond));
-                called.entry(None).or_default().insert(BEYOND.into(), beyond);
-            }
+            commands.entry(thread_pid).or_default().extend(command);
         }
         let (tree, ends) = builder.finish();
 
@@ -142,12 +137,15 @@ impl Data {
         let (functions, nodes) = columns(&tree, &mut strings);
         Self {
             version: 1,
-            producer: options.producer,
-            begun: begun(options),
-            duration_ns: ledger.duration_ns,
-            cpus: ledger.per_cpu.len(),
-            sources: ledger.sources.iter().map(Source::of).collect(),
-            ledger: ledger.table(false).trim_matches('\n').to_owned(),
+            producer: about.producer,
+            begun: begun(about),
+            duration_ns: about.duration_ns,
+            cpus: about.ledger.map(|it| it.per_cpu.len()),
+            sources: sources(about),
+            ledger: match about.ledger {
+                Some(ledger) => ledger.table(false).trim_matches('\n').to_owned(),
+                None => printable_lines(&about.comments.join("\n")).into_owned(),
+            },
             strings: strings.list,
             processes,
             threads,
@@ -158,19 +156,33 @@ impl Data {
     }
 }
 
+fn sources(about: &About<'_>) -> Vec<Source> {
+    let account = |slot: usize| about.ledger.and_then(|it| it.sources.get(slot));
+    about.sources.iter().enumerate().map(|(slot, it)| Source::of(it, account(slot))).collect()
+}
+
 impl Source {
-    fn of(account: &SourceAccount) -> Self {
-        let some = |reasons: &[(&'static str, u64)]| {
-            reasons.iter().copied().filter(|(_, count)| *count > 0).collect()
+    fn of(sampled: &Sampled, account: Option<&SourceAccount>) -> Self {
+        let some = |reasons: Option<&[(&'static str, u64)]>| {
+            let reasons = reasons.into_iter().flatten().copied();
+            reasons.filter(|(_, count)| *count > 0).collect()
         };
+        let total = account.map(|it| &it.total);
         Self {
-            event: account.event.clone(),
-            title: account.title(),
-            delivered: account.total.delivered,
-            filtered: some(&account.total.filtered.reasons()),
-            lost: some(&account.total.lost.reasons()),
+            event: sampled.event.clone(),
+            title: sampled.title.clone(),
+            unit: sampled.unit().to_owned(),
+            delivered: total.map(|it| it.delivered),
+            filtered: some(total.map(|it| it.filtered.reasons()).as_ref().map(|it| &it[..])),
+            lost: some(total.map(|it| it.lost.reasons()).as_ref().map(|it| &it[..])),
         }
     }
+}
+
+/// The thread of an entry.
+fn thread(entry: &Entry) -> Thread {
+    let known = Some(&entry.task).filter(|it| !it.is_unknown());
+    (known.map(|it| it.tgid), known.map(|it| it.tid), thread_name(entry))
 }
 
 /// Text, each once.
@@ -233,10 +245,9 @@ fn columns(tree: &Tree, strings: &mut Strings) -> (Functions, Nodes) {
 }
 
 /// When the run began, in the user's zone.
-fn begun(options: &Options) -> Option<String> {
-    let real_ns = options.real_time_ahead_ns.checked_add(i128::from(options.begun_ns))?;
-    let begun = Timestamp::from_nanosecond(real_ns).ok()?;
-    Some(begun.to_zoned(options.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
+fn begun(about: &About<'_>) -> Option<String> {
+    let begun = Timestamp::from_nanosecond(about.begun_ns?).ok()?;
+    Some(begun.to_zoned(about.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
 }
 
 #[cfg(test)]
@@ -247,24 +258,15 @@ mod tests {
 
     use super::*;
     use crate::{
-        export::tests::{location, sample},
+        export::{
+            format::Options,
+            tests::{location, options, sample},
+        },
         frame::Frame,
         ledger::tests::ledger_of,
         process::Metadata,
         sample::{Comm, Sample, Task},
         store::Store,
-    };
-
-    const OPTIONS: Options = Options {
-        kernel_stacks: true,
-        user_stacks: true,
-        names_events: false,
-        begun_ns: 5_000_000_000,
-        producer: "profiler",
-        real_time_ahead_ns: 1_750_000_000_000_000_000,
-        zone: jiff::tz::TimeZone::UTC,
-        rendered_bytes: 0,
-        max_stacks: 0,
     };
 
     /// A sample of a thread with these functions, innermost first.
@@ -284,13 +286,18 @@ mod tests {
         Sample { task, user, ..sample() }
     }
 
-    fn data(samples: &[Sample], limit: usize) -> Value {
-        let mut profile = Profile::new(limit);
+    fn data(samples: &[Sample]) -> Value {
+        let mut profile = Profile::new(1 << 20);
         for sample in samples {
             profile.add(sample);
         }
         let ledger = ledger_of([(Duration::from_secs(1), true)]);
-        serde_json::to_value(Data::of(&profile, &ledger, &OPTIONS)).unwrap()
+        let options = Options {
+            begun_ns: 5_000_000_000,
+            real_time_ahead_ns: 1_750_000_000_000_000_000,
+            ..options()
+        };
+        serde_json::to_value(Data::of(&profile, &About::of_run(&ledger, &options))).unwrap()
     }
 
     #[test]
@@ -301,10 +308,10 @@ mod tests {
             of(store, 7, 7, b"web", &["f", "main"]),
             of(store, 7, 8, b"io", &["main"]),
             of(store, 9, 10, b"<cc\n>", &["main"]),
-            of(store, 9, 10, b"<cc\n>", &["too", "many"]),
+            Sample { task: Task::default(), ..of(store, 1, 1, b"", &["main"]) },
         ];
-        let json = data(&samples, 3);
-        let strings = ["web", "a\\x1b b", "<cc\\n>", "[stacks beyond --max-stacks]"];
+        let json = data(&samples);
+        let strings = ["web", "a\\x1b b", "<cc\\n>", "[unknown]"];
         for text in strings {
             assert!(json["strings"].as_array().unwrap().contains(&json!(text)), "{json}");
         }
@@ -320,14 +327,13 @@ mod tests {
             (&json["threads"]["tid"], &json["threads"]["process"]),
             (&json!([null, 7, 8, 10]), &json!([0, 1, 1, 2]))
         );
-        let functions =
-            ["<cc\\n>", "[stacks beyond --max-stacks]", "all", "f", "io", "main", "web"];
+        let functions = ["<cc\\n>", "all", "f", "io", "main", "web"];
         assert_eq!(texts(&json["functions"]["name"]), functions);
-        assert_eq!(json["functions"]["kind"], json!([1, 1, 0, 2, 1, 2, 1]));
-        assert_eq!(json["nodes"]["depth"], json!([0, 1, 2, 1, 1, 2, 1, 2, 3]));
-        assert_eq!(json["nodes"]["function"], json!([2, 0, 5, 1, 4, 5, 6, 5, 3]));
+        assert_eq!(json["functions"]["kind"], json!([1, 0, 2, 1, 2, 1]));
+        assert_eq!(json["nodes"]["depth"], json!([0, 1, 2, 1, 2, 1, 1, 2, 3]));
+        assert_eq!(json["nodes"]["function"], json!([1, 0, 4, 3, 4, 4, 5, 4, 2]));
         let samples = json!({
-            "source": [0, 0, 0, 0], "thread": [0, 1, 2, 3], "node": [3, 8, 5, 2], "count": [1, 2, 1, 1],
+            "source": [0, 0, 0, 0], "thread": [0, 1, 2, 3], "node": [5, 8, 4, 2], "count": [1, 2, 1, 1],
         });
         assert_eq!(json["samples"], samples);
         assert_eq!(json["begun"], "2025-06-15 15:06:45 UTC");
@@ -342,7 +348,7 @@ mod tests {
             of(store, 7, 9, b"b", &["f"]),
             of(store, 7, 9, b"b", &["f"]),
         ];
-        let json = data(&samples, 9);
+        let json = data(&samples);
         let name = json["processes"]["name"][0].as_u64().unwrap();
         assert_eq!(json["strings"][usize::try_from(name).unwrap()], "b");
     }
@@ -353,8 +359,8 @@ mod tests {
         let mut samples: Vec<Sample> = (0..50)
             .map(|it| of(store, it % 3, it % 7, b"a", &["f", ["g", "h"][it as usize % 2]]))
             .collect();
-        let json = data(&samples, 99);
+        let json = data(&samples);
         samples.reverse();
-        assert_eq!(data(&samples, 99), json);
+        assert_eq!(data(&samples), json);
     }
 }

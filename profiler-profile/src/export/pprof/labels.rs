@@ -24,8 +24,8 @@ impl Keys {
 /// A thread, by the numbers of the texts, or by their places.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Who {
-    pid: u32,
-    tid: u32,
+    pid: Option<u32>,
+    tid: Option<u32>,
     comm: u32,
     process: u32,
     cgroup: Option<u32>,
@@ -39,8 +39,8 @@ impl Who {
         let container = process.and_then(|it| it.container.as_ref()).map(|it| it.id.as_str());
         let mut text = |it: &str| tables.text(&printable(it));
         Self {
-            pid: task.tgid,
-            tid: task.tid,
+            pid: task.pid(),
+            tid: task.tid(),
             comm: text(&task.comm.text()),
             process: text(&task.process_name()),
             cgroup: cgroup.map(&mut text),
@@ -69,11 +69,10 @@ impl Who {
             Some(Label { key: tables.text(key), str, ..Label::default() })
         };
         let numbers = [(keys.pid, self.pid), (keys.tid, self.tid)];
-        let number = |(key, number): (u32, u32)| Label {
-            key: tables.text(key),
-            num: number.into(),
-            ..Label::default()
+        let number = |(key, number): (u32, Option<u32>)| {
+            Some(Label { key: tables.text(key), num: number?.into(), ..Label::default() })
         };
-        texts.into_iter().filter_map(text).chain(numbers.map(number)).collect()
+        let numbers = numbers.into_iter().filter_map(number);
+        texts.into_iter().filter_map(text).chain(numbers).collect()
     }
 }

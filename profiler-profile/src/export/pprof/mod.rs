@@ -18,15 +18,13 @@ use self::{
     values::Values,
 };
 use super::{
-    at_end::{AtEnd, Whole},
-    folded::BEYOND,
-    format::{Format, Options, Processes},
+    about::About,
+    format::{Export, Format, Processes},
     numbered::{self, Numbered},
 };
 use crate::{
-    ledger::Ledger,
     printable::printable,
-    profile::{Beyond, Entry, Profile},
+    profile::{Entry, Profile},
     profile_proto as proto,
 };
 
@@ -39,87 +37,62 @@ pub const FORMAT: Format = Format {
     is_binary: true,
     viewers: "go tool pprof -http=: FILE, pprof.me, speedscope.app",
     has_ledger: false,
-    export: |to, options| Box::new(Pprof::at_end(to, options)),
+    export: Export::Whole(write),
 };
 
 /// So many samples are encoded at a time.
 const CHUNK: usize = 1024;
 
-/// A profile as pprof has it, at the end.
-pub struct Pprof<W> {
-    to: W,
-    options: Options,
-}
-
-impl<W: Write> Pprof<W> {
-    /// Writes to `to`.
-    pub fn at_end(to: W, options: Options) -> AtEnd<Self> {
-        AtEnd::new(options.max_stacks, Self { to, options })
-    }
-}
-
-impl<W: Write> Whole for Pprof<W> {
-    fn write(&mut self, profile: &Profile, ledger: &Ledger) -> io::Result<()> {
-        // Without a time and a name, so that the same profile gives the same bytes.
-        let mut gzip = GzBuilder::new().write(&mut self.to, Compression::default());
-        write(&mut gzip, profile, &self.options, ledger)?;
-        gzip.finish()?;
-        self.to.flush()
-    }
+fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
+    // Without a time and a name, so that the same profile gives the same bytes.
+    let mut gzip = GzBuilder::new().write(to, Compression::default());
+    write_messages(profile, about, &mut gzip)?;
+    gzip.finish()?;
+    Ok(())
 }
 
 /// A sample with the numbers of what it refers to.
 struct Row {
-    who: Option<u32>,
+    who: u32,
     locations: Vec<u32>,
     slot: usize,
     count: u64,
     value: u64,
 }
 
-fn write(
-    to: &mut impl Write,
-    profile: &Profile,
-    options: &Options,
-    ledger: &Ledger,
-) -> io::Result<()> {
+fn write_messages(profile: &Profile, about: &About<'_>, to: &mut impl Write) -> io::Result<()> {
     let mut tables = Tables::default();
     let mut people = Numbered::default();
     let row = |entry: &Entry| {
         let Entry { source, task, kernel, user, count, value } = entry;
-        let who = Some(people.number(Who::of(task, &mut tables)));
+        let who = people.number(Who::of(task, &mut tables));
         let locations = tables.stack(kernel, user, *count);
         Row { who, locations, slot: source.slot, count: *count, value: *value }
     };
     let mut rows: Vec<Row> = profile.entries().map(row).collect();
-    for (slot, Beyond { count, value }) in profile.beyond_limit_by_slot() {
-        rows.push(Row { who: None, locations: vec![tables.remark(BEYOND)], slot, count, value });
-    }
     let keys = Keys::of(&mut tables);
-    let values = Values::of(ledger, profile, &mut tables);
-    let mut remarks = vec![options.producer.to_owned()];
-    remarks.extend(ledger.remarks());
-    let remarks: Vec<u32> = remarks.iter().map(|it| tables.text(&printable(it))).collect();
+    let values = Values::of(about, profile, &mut tables);
+    let comments: Vec<u32> = about.comments.iter().map(|it| tables.text(&printable(it))).collect();
     let mut tables = tables.finish();
 
     let mut to = Parts { to, bytes: Vec::new() };
     let types = values.types(&tables);
-    let begun_ns = options.real_time_ahead_ns.saturating_add(options.begun_ns.into());
+    let default = types.get(about.default_column).copied();
     to.put(&proto::Profile {
-        default_sample_type: types.get(1).map_or(0, |it| it.r#type),
-        period_type: types.get(1).copied(),
+        default_sample_type: default.map_or(0, |it| it.r#type),
+        period_type: values.period_type(&tables),
         sample_type: types,
         period: values.period(),
-        time_nanos: i64::try_from(begun_ns).unwrap_or_default(),
-        duration_nanos: i64::try_from(ledger.duration_ns).unwrap_or(i64::MAX),
-        comment: remarks.into_iter().map(|it| tables.text(it)).collect(),
+        time_nanos: about.begun_ns.and_then(|it| it.try_into().ok()).unwrap_or_default(),
+        duration_nanos: about.duration_ns.unwrap_or_default().try_into().unwrap_or(i64::MAX),
+        comment: comments.into_iter().map(|it| tables.text(it)).collect(),
         ..proto::Profile::default()
     })?;
     let (people, places) = people.in_order(|who: Who, _| who.placed(&tables));
     let labels: Vec<Vec<proto::Label>> =
         people.iter().map(|who| who.labels(&keys, &tables)).collect();
     for row in &mut rows {
-        row.who = row.who.map(|who| places.of(who));
+        row.who = places.of(row.who);
         row.locations.iter_mut().for_each(|it| *it = tables.location(*it));
     }
     rows.sort_unstable_by(|a, b| (a.who, &a.locations).cmp(&(b.who, &b.locations)));
@@ -161,11 +134,14 @@ fn sample(rows: &[Row], values: &Values, labels: &[Vec<proto::Label>]) -> Option
     let mut value = vec![0_i64; values.len()];
     for row in rows {
         let at = values.of_slot(row.slot);
-        for (sum, more) in value.iter_mut().skip(at).zip([row.count, row.value]) {
-            *sum = sum.saturating_add(i64::try_from(more).unwrap_or(i64::MAX));
+        let (skipped, at) = at;
+        for (sum, more) in
+            value.iter_mut().skip(at).zip([row.count, row.value].iter().skip(skipped))
+        {
+            *sum = sum.saturating_add(i64::try_from(*more).unwrap_or(i64::MAX));
         }
     }
-    let who = first.who.and_then(|who| usize::try_from(who).ok());
+    let who = usize::try_from(first.who).ok();
     let label = who.and_then(|who| labels.get(who)).cloned().unwrap_or_default();
     let location_id = first.locations.iter().map(|it| numbered::id(*it)).collect();
     Some(proto::Sample { location_id, value, label })
@@ -174,33 +150,14 @@ fn sample(rows: &[Row], values: &Values, labels: &[Vec<proto::Label>]) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::{
-        Exporter as _, Flushed,
-        tests::{Written, ledger, sample},
-    };
-    use jiff::tz::TimeZone;
+    use crate::export::tests::{sample, written};
 
     #[test]
     fn the_bytes_do_not_tell_when_they_were_written() {
-        let written = Written::default();
-        let options = Options {
-            kernel_stacks: true,
-            user_stacks: true,
-            names_events: false,
-            begun_ns: 1,
-            producer: "profiler",
-            real_time_ahead_ns: 2,
-            zone: TimeZone::UTC,
-            rendered_bytes: 0,
-            max_stacks: 9,
-        };
-        let mut pprof = Pprof::at_end(written.clone(), options);
         let sample = sample();
-        pprof.add(std::slice::from_ref(&sample)).unwrap();
-        assert_eq!(pprof.flush().unwrap(), Flushed::Kept);
-        assert!(written.bytes().is_empty());
-        pprof.finish(&ledger(&[(*sample.source).clone()])).unwrap();
+        let source = (*sample.source).clone();
         // Deflate, no name, no time, of no known system: RFC 1952.
-        assert_eq!(written.bytes()[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
+        let bytes = written(write, &[sample], &[source], 1 << 20);
+        assert_eq!(bytes[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
     }
 }

@@ -83,15 +83,6 @@ impl Tables {
         locations
     }
 
-    /// A location that says something in the place of a function.
-    pub(super) fn remark(&mut self, text: &str) -> u32 {
-        let function = Function { name: self.text(text), file: self.text("") };
-        let line = Line { function: self.functions.number(function), line: 0 };
-        let mapping = Mapping { file: self.text(UNKNOWN), build_id: self.text("") };
-        let mapping = self.mappings.number(mapping);
-        self.locations.number(Location { mapping, address: 0, lines: [line].into() })
-    }
-
     fn location(&mut self, location: &stack::Location, is_kernel: bool) -> (u32, u32) {
         let frames = &*location.frames;
         let key = (frames.as_ptr(), is_kernel);

@@ -1,94 +1,100 @@
-//! What the values of a sample are: two for each source, how many samples and what these stand for.
-
-use std::{borrow::Cow, collections::BTreeMap};
+//! What the values of a sample are: of each source how many samples, and what these stand for.
 
 use super::tables::{Finished, Tables};
 use crate::{
-    ledger::Ledger,
+    export::about::{About, Sampled},
+    import,
+    ledger::SourceAccount,
     printable::printable,
     profile::Profile,
     profile_proto::ValueType,
-    source::{Counts, Rate},
 };
 
 /// The values, in their order.
 pub(super) struct Values {
-    sources: BTreeMap<usize, Names>,
+    /// Where those of a source begin, and how many of the count and the value it leaves out.
+    sources: Vec<(usize, usize)>,
+    types: Vec<Type>,
+    period_type: Option<Type>,
     period: u64,
 }
 
-struct Names {
-    samples: u32,
-    samples_unit: u32,
-    weight: u32,
-    weight_unit: u32,
+/// A name and a unit, by the numbers of their texts.
+#[derive(Clone, Copy)]
+struct Type {
+    name: u32,
+    unit: u32,
+}
+
+impl Type {
+    fn of(it: &import::ValueType, tables: &mut Tables) -> Self {
+        Self { name: tables.text(&printable(&it.name)), unit: tables.text(&printable(&it.unit)) }
+    }
+
+    fn written(self, tables: &Finished) -> ValueType {
+        ValueType { r#type: tables.text(self.name), unit: tables.text(self.unit) }
+    }
 }
 
 impl Values {
-    /// Those of a run.
-    pub(super) fn of(ledger: &Ledger, profile: &Profile, tables: &mut Tables) -> Self {
-        let mut sources = BTreeMap::new();
-        for (slot, source) in ledger.sources.iter().enumerate() {
-            let rate = match (source.frequency, source.period) {
-                (Some(hz), _) => Rate::Frequency(hz),
-                (None, period) => Rate::Period(period.unwrap_or_default()),
-            };
-            sources.insert(slot, (Cow::Borrowed(source.event.as_str()), source.counts, rate));
+    /// Those of a profile.
+    pub(super) fn of(about: &About<'_>, profile: &Profile, tables: &mut Tables) -> Self {
+        let (mut sources, mut types) = (Vec::new(), Vec::new());
+        for source in &about.sources {
+            sources.push((usize::from(source.counts.is_none()), types.len()));
+            types.extend(source.columns().map(|it| Type::of(it, tables)));
         }
-        for it in profile.entries().map(|it| &it.source) {
-            sources.entry(it.slot).or_insert((Cow::Borrowed(&it.name), it.counts, it.rate));
-        }
-        let first = sources.iter().next();
-        let period = first.map_or(0, |(slot, (_, counts, rate))| match rate {
-            Rate::Period(period) => *period,
-            Rate::Frequency(hz) if counts.is_clock() => 1_000_000_000 / hz.max(&1),
-            Rate::Frequency(_) => mean(profile, *slot),
-        });
-        let is_one = sources.len() == 1;
-        let mut names = |(name, counts, _): &(Cow<'_, str>, Counts, Rate)| {
-            let (name, is_clock) = (printable(name), counts.is_clock());
-            let samples = if is_one { "samples".into() } else { format!("{name}_samples") };
-            let weight = if is_one && is_clock { "cpu" } else { &*name };
-            Names {
-                samples: tables.text(&samples),
-                samples_unit: tables.text("count"),
-                weight: tables.text(weight),
-                weight_unit: tables.text(if is_clock { "nanoseconds" } else { "count" }),
+        let period = match (&about.period, about.ledger) {
+            (Some((what, period)), _) => Some((what, *period)),
+            (None, Some(ledger)) => {
+                let first = about.sources.first().zip(ledger.sources.first());
+                first.map(|(it, account)| (&it.values, period(it, account, profile)))
             }
+            (None, None) => None,
         };
-        Self { sources: sources.iter().map(|(slot, it)| (*slot, names(it))).collect(), period }
+        let period_type = period.map(|(what, _)| Type::of(what, tables));
+        Self { sources, types, period_type, period: period.map_or(0, |(_, period)| period) }
     }
 
     /// How many values a sample has.
     pub(super) fn len(&self) -> usize {
-        2 * self.sources.len()
+        self.types.len()
     }
 
-    /// Where those of a source begin.
-    pub(super) fn of_slot(&self, slot: usize) -> usize {
-        2 * self.sources.range(..slot).count()
+    /// How many of the count and the value a source leaves out, and where the others begin.
+    pub(super) fn of_slot(&self, slot: usize) -> (usize, usize) {
+        self.sources.get(slot).copied().unwrap_or((0, self.types.len()))
     }
 
     /// Their types, as they are written.
     pub(super) fn types(&self, tables: &Finished) -> Vec<ValueType> {
-        let of_source = |it: &Names| {
-            [(it.samples, it.samples_unit), (it.weight, it.weight_unit)].map(|(name, unit)| {
-                ValueType { r#type: tables.text(name), unit: tables.text(unit) }
-            })
-        };
-        self.sources.values().flat_map(of_source).collect()
+        self.types.iter().map(|it| it.written(tables)).collect()
     }
 
-    /// How much of what the first source counts lies between two of its samples.
+    /// What the first source counts.
+    pub(super) fn period_type(&self, tables: &Finished) -> Option<ValueType> {
+        self.period_type.map(|it| it.written(tables))
+    }
+
+    /// How much of that lies between two of its samples.
     pub(super) fn period(&self) -> i64 {
         i64::try_from(self.period).unwrap_or(i64::MAX)
     }
 }
 
-/// What a sample stands for in the mean, where the kernel adapts the period.
-fn mean(profile: &Profile, slot: usize) -> u64 {
-    let of_slot = profile.entries().filter(|it| it.source.slot == slot);
-    let (count, value) = of_slot.fold((0_u64, 0_u64), |(count, value), it| {
+/// How much the first source of a run counts between two samples.
+fn period(source: &Sampled, account: &SourceAccount, profile: &Profile) -> u64 {
+    match (account.frequency, account.period) {
+        (Some(hz), _) if source.is_time() => 1_000_000_000 / hz.max(1),
+        (Some(_), _) => mean(profile),
+        (None, period) => period.unwrap_or_default(),
+    }
+}
+
+/// What a sample of the first source stands for in the mean, where the kernel adapts the period.
+fn mean(profile: &Profile) -> u64 {
+    let of_first = profile.entries().filter(|it| it.source.slot == 0);
+    let (count, value) = of_first.fold((0_u64, 0_u64), |(count, value), it| {
         (count.saturating_add(it.count), value.saturating_add(it.value))
     });
     value.checked_div(count).unwrap_or(0)

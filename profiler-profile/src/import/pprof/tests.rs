@@ -1,16 +1,14 @@
 use std::{collections::BTreeSet, io::Write as _, sync::LazyLock};
 
 use flate2::{Compression, write::GzEncoder};
-use jiff::tz::TimeZone;
 use proptest::{prelude::*, sample::Index};
 
 use super::*;
 use crate::{
     export::{
-        Exporter as _,
-        format::Options,
-        pprof::Pprof,
-        tests::{Written, ledger, location, sample},
+        format::Export,
+        pprof::FORMAT,
+        tests::{self, location, sample},
     },
     frame,
     printable::printable,
@@ -57,22 +55,8 @@ fn written() -> (Vec<u8>, Vec<Sample>) {
 
 /// What we write of samples of these sources.
 fn export(samples: &[Sample], sources: &[Source]) -> Vec<u8> {
-    let written = Written::default();
-    let options = Options {
-        kernel_stacks: true,
-        user_stacks: true,
-        names_events: true,
-        begun_ns: 1,
-        producer: "profiler 1",
-        real_time_ahead_ns: 1_000_000_000,
-        zone: TimeZone::UTC,
-        rendered_bytes: 0,
-        max_stacks: 100,
-    };
-    let mut pprof = Pprof::at_end(written.clone(), options);
-    pprof.add(samples).unwrap();
-    pprof.finish(&ledger(sources)).unwrap();
-    written.bytes()
+    let Export::Whole(write) = FORMAT.export else { panic!() };
+    tests::written(write, samples, sources, 1 << 20)
 }
 
 fn decompressed_profile() -> Vec<u8> {
@@ -104,7 +88,10 @@ fn what_was_written_reads_back() {
         [i128::try_from(count).unwrap(), i128::from(sum)]
     });
     assert_eq!(profile.totals(), sums.concat());
-    assert_eq!((profile.begun_ns, profile.duration_ns), (Some(1_000_000_001), Some(1_000_000_000)));
+    assert_eq!(
+        (profile.begun_ns, profile.duration_ns),
+        (Some(1_700_000_001_000_000_000), Some(1_000_000_000))
+    );
     let mean = sums[0][1] / sums[0][0];
     let (period, every) = profile.period.clone().unwrap();
     assert_eq!((&*period.name, i128::from(every)), ("cycles", mean));

@@ -330,10 +330,22 @@ fn folded_counts_add_up() {
 #[ignore = "needs root: cargo xtask test"]
 fn stacks_beyond_the_limit_are_still_counted() {
     let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
-    let output = run(&["-f", "folded", "-F", "499", "-d", "1", "--max-stacks", "1"]);
+    let output = run(&["-f", "folded", "-F", "499", "-d", "1", "--max-memory", "1"]);
     let folded = String::from_utf8(output.stdout).unwrap();
-    assert!(folded.contains("[stacks beyond --max-stacks] "), "{folded}");
-    assert_eq!(folded.lines().count(), 2);
+    let beyond = |line: &str| {
+        let (process, count) = line.split_once(";[stacks beyond --max-memory] ")?;
+        Some((process.to_owned(), count.parse::<u64>().ok()?))
+    };
+    let counts: Option<Vec<_>> = folded.lines().map(beyond).collect();
+    let counts = counts.unwrap_or_else(|| panic!("{folded}"));
+    assert!(counts.iter().any(|(process, _)| process == "chain-c"), "{folded}");
+    let all: u64 = counts.iter().map(|(_, count)| count).sum();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let total = stderr.lines().find(|line| line.starts_with("total")).unwrap();
+    let delivered: u64 = total.split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert_eq!(all, delivered, "{stderr}");
+    let line = format!("{all} samples were counted by process, without their stacks");
+    assert!(stderr.contains(&line), "{stderr}");
 }
 
 #[test]

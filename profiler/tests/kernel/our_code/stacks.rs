@@ -237,8 +237,9 @@ fn a_name_can_not_forge_a_line() {
 fn a_stack_that_leads_nowhere_is_still_one_stack() {
     let program = Program::start("broken.c");
     // What the kernel does on the way would be another stack.
-    let arguments = ["-f", "folded", "-F", "499", "-d", "1", "--max-stacks", "2", "--user-only"];
-    let more = ["--call-graph", "fp", "-p", &program.pid()];
+    let arguments = ["-f", "folded", "-F", "499", "-d", "1", "--user-only"];
+    // Enough for a few stacks, and by far not for one of each sample.
+    let more = ["--max-memory", "64K", "--call-graph", "fp", "-p", &program.pid()];
     let output = crate::support::run(&[&arguments[..], &more].concat());
     let folded = String::from_utf8(output.stdout).unwrap();
     // Only the kernel's own walk takes a frame that does not lie above the last one.

@@ -1,0 +1,113 @@
+//! What is known of a profile beside its samples.
+
+use jiff::tz::TimeZone;
+
+use super::format::Options;
+use crate::{
+    import::ValueType,
+    ledger::{Ledger, SourceAccount},
+};
+
+/// What is known of a profile beside its samples: of a run that has ended, or of a file that was read.
+#[derive(Clone, Debug)]
+pub struct About<'a> {
+    /// What was sampled, by slot.
+    pub sources: Vec<Sampled>,
+    /// The source and the values that readers show first, by their place in the [columns](Sampled::columns) of all.
+    pub default_column: usize,
+    /// What was sampled, and for how long, in a line.
+    pub title: String,
+    /// What is to be said of how it was taken, a line each, for people.
+    pub comments: Vec<String>,
+    /// When it was begun; nanoseconds since 1970.
+    pub begun_ns: Option<i128>,
+    /// Where the time of day is that of.
+    pub zone: TimeZone,
+    /// How long it took, in nanoseconds.
+    pub duration_ns: Option<u64>,
+    /// What the first source counts, and how much of it lies between two samples.
+    pub period: Option<(ValueType, u64)>,
+    /// What writes: the name and version of the program.
+    pub producer: &'static str,
+    /// What became of every sample; only a run has that.
+    pub ledger: Option<&'a Ledger>,
+}
+
+/// What was sampled by one source.
+#[derive(Clone, Debug)]
+pub struct Sampled {
+    /// Its name.
+    pub event: String,
+    /// The same with how often it was sampled.
+    pub title: String,
+    /// What the [count](crate::profile::Entry::count) of an entry is. If `None`, it is the value, in its unit.
+    pub counts: Option<ValueType>,
+    /// What the [value](crate::profile::Entry::value) of an entry is.
+    pub values: ValueType,
+    /// Samples that were lost.
+    pub lost: u64,
+}
+
+impl Sampled {
+    /// What its values are, in the order of a profile with several of them: the count, if it is one, and the value.
+    pub fn columns(&self) -> impl Iterator<Item = &ValueType> {
+        self.counts.iter().chain([&self.values])
+    }
+
+    /// What is counted, in words: samples, or the unit that the values are in.
+    #[must_use]
+    pub fn unit(&self) -> &str {
+        if self.counts.is_some() || &*self.values.unit == "count" {
+            "samples"
+        } else {
+            &self.values.unit
+        }
+    }
+
+    /// Whether values are times in nanoseconds.
+    #[must_use]
+    pub fn is_time(&self) -> bool {
+        &*self.values.unit == "nanoseconds"
+    }
+}
+
+impl<'a> About<'a> {
+    /// What the ledger of a run says.
+    #[must_use]
+    pub fn of_run(ledger: &'a Ledger, options: &Options) -> Self {
+        let is_one = ledger.sources.len() == 1;
+        let remarks = ledger.remarks();
+        let title = remarks.first().cloned().unwrap_or_default();
+        let begun_ns = options.real_time_ahead_ns.saturating_add(options.begun_ns.into());
+        Self {
+            sources: ledger.sources.iter().map(|it| Sampled::of(it, is_one)).collect(),
+            default_column: 1,
+            title,
+            comments: std::iter::once(options.producer.to_owned()).chain(remarks).collect(),
+            begun_ns: Some(begun_ns),
+            zone: options.zone.clone(),
+            duration_ns: Some(ledger.duration_ns),
+            period: None,
+            producer: options.producer,
+            ledger: Some(ledger),
+        }
+    }
+}
+
+impl Sampled {
+    fn of(account: &SourceAccount, is_one: bool) -> Self {
+        let (event, is_clock) = (&account.event, account.counts.is_clock());
+        let samples = if is_one { "samples".to_owned() } else { format!("{event}_samples") };
+        let weight = if is_one && is_clock { "cpu" } else { event };
+        Self {
+            event: event.clone(),
+            title: account.title(),
+            counts: Some(ValueType { name: samples.into(), unit: "count".into() }),
+            values: ValueType {
+                name: weight.into(),
+                unit: if is_clock { "nanoseconds" } else { "count" }.into(),
+            },
+            lost: account.total.lost.total(),
+        }
+    }
+}
