@@ -20,6 +20,9 @@ pub(super) struct Missed {
     pub(super) throttled: u64,
 }
 
+/// Samples whose mean period is that of the clock.
+const MIN_FIRED: u64 = 8;
+
 /// How many whole periods have passed in which the program did not run, and the period.
 pub(super) fn missed(
     source: &Source,
@@ -32,10 +35,10 @@ pub(super) fn missed(
     let mut unfinished = events.saturating_sub(1);
     let period = match source.rate {
         Rate::Period(period) => period,
-        // A clock's period is fixed, or moved evenly up and down.
-        Rate::Frequency(hz) if is_clock => {
-            periods.sum.checked_div(periods.fired).unwrap_or(1_000_000_000 / hz.max(1))
-        }
+        // A clock's period is fixed, or moved evenly up and down. A few samples don't tell it: the first has a phase of
+        // its own.
+        Rate::Frequency(hz) if is_clock && periods.fired < MIN_FIRED => 1_000_000_000 / hz.max(1),
+        Rate::Frequency(_) if is_clock => periods.sum / periods.fired,
         // Elsewhere the kernel moves the period, and only what is beyond the largest was surely
         // missed. Of an event that never fired, no period is known.
         Rate::Frequency(_) => {
@@ -102,6 +105,8 @@ mod tests {
         assert_eq!(missed(clock, hz, counted(13 * period), 10, 10 * period), 3);
         assert_eq!(missed(clock, hz, counted(5 * period), 0, 0), 5);
         assert_eq!(missed(clock, hz, counted(9 * period), 10, 10 * period), 0);
+        // A CPU that slept nearly all the time, with a first sample that came early.
+        assert_eq!(missed(clock, hz, counted(200 * period), 1, period / 2), 199);
         // A CPU that slept counted few cycles and fired never.
         assert_eq!(missed(Counts::Events, hz, counted(1_000_000), 0, 0), 0);
         assert_eq!(missed(Counts::Events, Rate::Period(1000), counted(2500), 0, 0), 2);
