@@ -68,13 +68,14 @@ pub(crate) struct Harness {
     pub(crate) tests: Vec<Test>,
     /// The last of them, until its verdict comes.
     running: Option<Running>,
+    /// When the last one ended, or the first could begin.
+    ended: Duration,
     /// The sums of the lines `test result:`.
     totals: Tally,
 }
 
 #[derive(Debug)]
 struct Running {
-    since: Duration,
     lacks_something: bool,
 }
 
@@ -89,8 +90,10 @@ impl Harness {
             let name = name.split(" - ").next().unwrap_or(name).to_owned();
             let (verdict, took, said) = (Verdict::Unfinished, Duration::ZERO, VecDeque::new());
             self.tests.push(Test { name, verdict, took, said });
-            self.running = Some(Running { since: now, lacks_something: false });
+            self.running = Some(Running { lacks_something: false });
             rest = after;
+        } else if line.starts_with("running ") {
+            self.ended = now;
         } else if let Some(totals) = line.strip_prefix("test result: ") {
             self.totals.add(totals_of(totals));
         }
@@ -113,7 +116,8 @@ impl Harness {
                 return;
             }
         };
-        test.took = now.saturating_sub(running.since);
+        // The name of one that says nothing comes with its verdict, in one line.
+        test.took = now.saturating_sub(std::mem::replace(&mut self.ended, now));
         self.running = None;
     }
 
@@ -189,14 +193,14 @@ mod tests {
     #[test]
     fn tests_pass_fail_or_are_skipped() {
         let harness = harness(&[
-            ("running 4 tests", 0),
-            ("test a::b ... ok", 0),
-            ("test a::c - should panic ... [ 2.0] perf: hm", 1),
-            ("ok", 4),
-            ("test a::d ... profiler: skipped: node is not installed", 4),
-            ("ok", 5),
-            ("test a::e ... FAILED", 5),
-            ("test a::f ... profiler: skipped: half of it", 6),
+            ("running 4 tests", 1),
+            ("test a::b ... ok", 3),
+            ("test a::c - should panic ... [ 2.0] perf: hm", 4),
+            ("ok", 7),
+            ("test a::d ... profiler: skipped: node is not installed", 7),
+            ("ok", 8),
+            ("test a::e ... FAILED", 8),
+            ("test a::f ... profiler: skipped: half of it", 9),
         ]);
         let seen: Vec<_> = harness.tests.iter().map(|it| (&*it.name, it.verdict)).collect();
         assert_eq!(
@@ -209,7 +213,8 @@ mod tests {
                 ("a::f", Verdict::Unfinished),
             ]
         );
-        assert_eq!(harness.tests[1].took, Duration::from_secs(3));
+        let took: Vec<u64> = harness.tests.iter().take(3).map(|it| it.took.as_secs()).collect();
+        assert_eq!(took, [2, 4, 1]);
         // The last one never ended.
         assert_eq!(harness.tally().to_string(), "2 passed, 2 failed, 1 skipped");
     }
