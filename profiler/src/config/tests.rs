@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::{
     cli::{Cli, StreamArgs},
-    filter::CgroupName,
+    filter::{CgroupName, Filter},
 };
 
 /// A machine without limits, whose kernel has all that the walk needs.
@@ -215,7 +215,7 @@ fn filters_are_those_that_were_typed() {
     assert!(!filter.comms.is_empty());
     assert_eq!(config.process.filters, ["-t 81", "-t 82", "--uid ann", "--comm a*", "--cgroup a"]);
     let none = resolved(&[], &machine()).unwrap();
-    assert_eq!((none.program.filter, none.process.filters.len()), (Default::default(), 0));
+    assert_eq!((none.program.filter, none.process.filters.len()), (Filter::default(), 0));
     for (arguments, message) in [
         (["-t", "91"], "-t 91: there is no thread with this id"),
         (["-p", "81"], "-p 81: this is a thread of process 80: give -p 80, or -t 81"),

@@ -52,6 +52,7 @@ mod our_code {
     pub(crate) mod same_build_id;
     pub(crate) mod stacks;
     pub(crate) mod stuck;
+    pub(crate) mod sums;
     pub(crate) mod toolchains;
     pub(crate) mod unanswering;
     pub(crate) mod written;

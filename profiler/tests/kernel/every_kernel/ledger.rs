@@ -156,27 +156,6 @@ fn what_the_kernel_throttles_is_expected_and_lost() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
-fn the_run_ends_with_the_processes_asked_for() {
-    let programs = [Program::start("chain.c"), Program::start("chain.c")];
-    let [first, second] = [0, 1].map(|at: usize| programs[at].pid());
-    let mut run = Run::start(&["-f", "json", "-p", &first, "-p", &second]);
-    run.sample(|_| true);
-    let [one, other] = programs;
-    drop(one);
-    run.wait_for_notice(&format!("process {first} has ended"));
-    // The other one is still sampled.
-    other.wait_for_ticks(5);
-    drop(other);
-    let ended = run.end();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let notice = format!("process {second} has ended");
-    assert!(ended.stderr.contains(&notice), "{}", ended.stderr);
-    let line = format!("\nprocesses {first}, {second} have ");
-    assert!(ended.stderr.contains(&line), "{}", ended.stderr);
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
 fn kernel_only_leaves_user_mode_out() {
     let programs = [Program::start("syscalls.c"), Program::start("chain.c")];
     let [calls, works] = [0, 1].map(|at: usize| programs[at].pid());
@@ -194,82 +173,13 @@ fn kernel_only_leaves_user_mode_out() {
 }
 
 /// The ledger of a run that ends after the program has worked.
-fn run_for(program: &Program, arguments: &[&str]) -> String {
+pub(crate) fn run_for(program: &Program, arguments: &[&str]) -> String {
     let run = Run::start(&[arguments, &["-o", "/dev/null"]].concat());
     run.wait_until_it_samples();
     program.wait_for_ticks(50);
     let stderr = run.end_by(libc::SIGINT).stderr;
     let (_, last) = stderr.rsplit_once(" CPUs\n").unwrap_or_else(|| panic!("{stderr}"));
     last.to_owned()
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn an_empty_result_says_why() {
-    // One that never runs.
-    let sleeper = Program(std::process::Command::new("sleep").arg("300").spawn().unwrap());
-    let other = Program::start("chain.c");
-    let stderr = run_for(&other, &["-p", &sleeper.pid()]);
-    assert!(stderr.contains("nothing was delivered: "), "{stderr}");
-    assert!(stderr.contains("other process "), "{stderr}");
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn losses_are_told_while_it_runs() {
-    let program = Program::start("chain.c");
-    let pid = program.pid();
-    let mut run = Run::start(&["-f", "json", "-F", "999", "--buffer-size", "4096", "-p", &pid]);
-    run.sample(|_| true);
-    run.signal(libc::SIGSTOP);
-    program.wait_for_ticks(50);
-    run.signal(libc::SIGCONT);
-    run.wait_for_notice(" samples were lost in the last ");
-    // The run goes on.
-    run.sample(|_| true);
-    let ended = run.end_by(libc::SIGINT);
-    let notice = ended.stderr.lines().find(|line| line.contains(" samples were lost in the last "));
-    assert!(notice.unwrap().contains(": ring full "), "{}", ended.stderr);
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn only_the_process_asked_for_is_delivered() {
-    let program = Program::start("chain.c");
-    let other = Program::start("chain.c");
-    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
-    let pid: u64 = program.pid().parse().unwrap();
-    let mut samples: Vec<Value> = (0..50).map(|_| run.sample(|_| true)).collect();
-    other.wait_for_ticks(10);
-    let (rest, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
-    samples.extend(rest);
-    assert!(samples.iter().all(|sample| sample["pid"] == pid));
-    assert!(summary["filtered"]["pid"].as_u64().unwrap() > 0, "{summary}");
-    assert_sound(&samples, &summary);
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn the_profiler_itself_is_there_when_asked_for_only() {
-    let mut run = Run::start(&["-f", "json", "-F", "999", "--include-self"]);
-    let own = run.child.id();
-    // Reading and writing samples takes it time.
-    run.sample(|sample| sample["pid"] == own);
-    let (_, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
-    assert_eq!(summary["filtered"]["self"], 0, "{summary}");
-
-    let mut run = Run::start(&["-f", "json", "-F", "999"]);
-    let own = run.child.id();
-    let start = crate::support::cpu_ticks(own);
-    let mut samples = Vec::new();
-    while crate::support::cpu_ticks(own) < start + 20 {
-        samples.push(run.sample(|_| true));
-    }
-    let (rest, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
-    samples.extend(rest);
-    assert!(samples.iter().all(|sample| sample["pid"] != own));
-    assert!(summary["filtered"]["self"].as_u64().unwrap() > 0, "{summary}");
-    assert_sound(&samples, &summary);
 }
 
 #[test]
@@ -305,58 +215,6 @@ fn every_online_cpu_is_sampled() {
     let (samples, summary) = parse_json(&String::from_utf8(output.stdout).unwrap());
     assert!(samples.iter().all(|sample| sample["cpu"] == 0));
     assert_eq!(summary["per_cpu"].as_array().unwrap().len(), 1);
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn folded_counts_add_up() {
-    let program = Program::start("chain.c");
-    let output = run(&["-f", "folded", "-F", "499", "-d", "1", "-p", &program.pid()]);
-    let folded = String::from_utf8(output.stdout).unwrap();
-    let counts =
-        folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    let total = stderr.lines().find(|line| line.trim_start().starts_with("total")).unwrap();
-    let delivered: u64 = total.split_whitespace().nth(2).unwrap().parse().unwrap();
-    assert_eq!(counts.sum::<u64>(), delivered, "{stderr}");
-    assert!(folded.contains(";main;outer;middle;inner "), "{folded}");
-    let mut sorted: Vec<&str> = folded.lines().collect();
-    sorted.sort_unstable();
-    sorted.dedup();
-    assert_eq!(sorted.len(), folded.lines().count());
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn stacks_beyond_the_limit_are_still_counted() {
-    let _load = [Program::start("chain.c"), Program::start("syscalls.c")];
-    let output = run(&["-f", "folded", "-F", "499", "-d", "1", "--max-memory", "1"]);
-    let folded = String::from_utf8(output.stdout).unwrap();
-    let beyond = |line: &str| {
-        let (process, count) = line.split_once(";[stacks beyond --max-memory] ")?;
-        Some((process.to_owned(), count.parse::<u64>().ok()?))
-    };
-    let counts: Option<Vec<_>> = folded.lines().map(beyond).collect();
-    let counts = counts.unwrap_or_else(|| panic!("{folded}"));
-    assert!(counts.iter().any(|(process, _)| process == "chain-c"), "{folded}");
-    let all: u64 = counts.iter().map(|(_, count)| count).sum();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    let total = stderr.lines().find(|line| line.starts_with("total")).unwrap();
-    let delivered: u64 = total.split_whitespace().nth(2).unwrap().parse().unwrap();
-    assert_eq!(all, delivered, "{stderr}");
-    let line = format!("{all} samples were counted by process, without their stacks");
-    assert!(stderr.contains(&line), "{stderr}");
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn the_hottest_function_is_on_top() {
-    let program = Program::start("chain.c");
-    let output = run(&["--top", "2", "-d", "1", "-F", "499", "-p", &program.pid()]);
-    let table = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = table.lines().collect();
-    assert_eq!(lines.len(), 3, "{table}");
-    assert!(lines[1].contains("  inner  "), "{table}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::ledger::{assert_identity, assert_sound};
 use crate::support::{Program, Run, parse_json, run, symbols};
 
-const EVENTS: [&str; 2] = ["cpu-clock", "page-faults"];
+pub(crate) const EVENTS: [&str; 2] = ["cpu-clock", "page-faults"];
 
 /// So many samples of each event, and maybe more.
 fn samples_of_each(run: &mut Run, least: usize) -> Vec<Value> {
@@ -52,27 +52,6 @@ fn two_events_at_once_are_each_sampled_and_accounted_for() {
     assert!(stderr.contains(title), "{stderr}");
     assert!(stderr.contains("\ncpu-clock at 1999 Hz:\n"), "{stderr}");
     assert!(stderr.contains("\npage-faults at 1999 Hz:\n"), "{stderr}");
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn every_format_tells_events_apart() {
-    let program = Program::start("faults.c");
-    let output = |more: &[&str]| {
-        let arguments = ["-e", EVENTS[0], "-e", EVENTS[1], "-F", "499", "-d", "2", "-p"];
-        let output = run(&[&arguments[..], &[&program.pid()], more].concat());
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let text = output(&[]);
-    let folded = output(&["-f", "folded"]);
-    let top = output(&["--top", "3"]);
-    for event in EVENTS {
-        let head = |line: &str| line.starts_with("COMM: ") && line.ends_with(&format!("  {event}"));
-        assert!(text.lines().any(head), "{text}");
-        let line = |line: &str| line.starts_with(&format!("{event};")) && line.contains(";main");
-        assert!(folded.lines().any(line), "{folded}");
-        assert!(top.lines().any(|line| line == format!("{event}:")), "{top}");
-    }
 }
 
 #[test]
