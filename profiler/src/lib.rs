@@ -54,4 +54,5 @@ pub mod stderr;
 pub mod symbolize;
 mod units;
 pub mod unwind;
+pub mod viewer;
 pub mod worker;

@@ -7,7 +7,7 @@ use profiler::{
     cli::{self, Cli},
     commands,
     error::{Error, Result},
-    heap, launch, parser, stderr,
+    heap, launch, parser, stderr, viewer,
 };
 
 /// The symbol cache is bounded by what it takes of the heap.
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     heap::give_back_what_is_freed();
     parser::run_if_requested();
     launch::run_if_requested();
+    viewer::run_if_requested();
     stderr::say_panics();
     let typed: Vec<OsString> = std::env::args_os().collect();
     let result = match Cli::try_parse_from(&typed) {
