@@ -31,7 +31,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             if !matches!(error, Error::BrokenPipe) {
-                let help = matches!(error, Error::Usage(_)).then(|| cli::help_of(&typed));
+                let is_usage = matches!(error, Error::Usage(_) | Error::Choice { .. });
+                let help = is_usage.then(|| cli::help_of(&typed));
                 let help = help.map_or_else(String::new, |it| format!(" (see {it})"));
                 stderr::say(&format!("{error}{help}"));
                 if let Some(advice) = error.advice() {

@@ -24,6 +24,7 @@ use crate::{
     output::{Sink, config::Report},
     shutdown::Signals,
     stderr,
+    units::ProcessSpec,
     viewer::Viewer,
 };
 
@@ -54,7 +55,8 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     let mut sampling = sampling;
     sampling.metadata |= open || outputs.iter().any(|it| it.format.processes == Processes::Always);
     if let Some(launch) = &launch {
-        let pids = if sampling.all_cpus { Vec::new() } else { vec![launch.pid()] };
+        let pids =
+            if sampling.all_cpus { Vec::new() } else { vec![ProcessSpec::Pid(launch.pid())] };
         sampling = SamplingArgs { children: !sampling.all_cpus, pids, ..sampling };
     }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();

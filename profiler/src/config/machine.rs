@@ -2,7 +2,16 @@
 
 use profiler_profile::cpus::CpuList;
 
-use crate::{bpf::features::EntryRegisters, error::Result, kernel, limits::memory, procfs::status};
+use crate::{
+    bpf::features::EntryRegisters,
+    error::Result,
+    kernel,
+    limits::memory,
+    procfs::{
+        called::{self, Called},
+        status,
+    },
+};
 
 /// What the kernel and the machine say of themselves, asked once.
 #[derive(Clone, Debug)]
@@ -27,6 +36,8 @@ pub struct Machine {
     pub in_initial_pid_namespace: bool,
     /// The process that has a thread of this id.
     pub process_of: fn(u32) -> Option<u32>,
+    /// All processes, with their names; they are read at each call.
+    pub processes: fn() -> Vec<Called>,
 }
 
 impl Machine {
@@ -43,6 +54,7 @@ impl Machine {
             has_proc: kernel::has_proc(),
             in_initial_pid_namespace: kernel::in_initial_pid_namespace(),
             process_of: status::process_of,
+            processes: called::all,
         })
     }
 }

@@ -3,6 +3,7 @@
 //! Pure but for `--debuginfod`, which asks the environment: what the kernel says is in [`Machine`].
 
 mod machine;
+mod process_names;
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use crate::{
     perf::{self, config::EventChoice, event::EventSpec},
     process,
     symbolize::{self, debuginfod},
-    units::Frequency,
+    units::{Frequency, ProcessSpec},
     unwind, worker,
 };
 use profiler_profile::export::format::{Format, Processes};
@@ -91,7 +92,7 @@ impl Config {
             return Err(Error::Usage(format!("--metadata: {why}")));
         }
         let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;
-        check_processes(&args.pids, machine, &mut notices)?;
+        let pids = resolve_processes(&args.pids, args.children, machine, &mut notices)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
             (Some(CallGraph::None), _) => 1,
             (_, frames) => frames.clamp(1, MAX_FRAMES),
@@ -111,7 +112,7 @@ impl Config {
         let shows_names = verbose > 0 || has(|it| it.has_ledger);
         let debuginfod = args.debuginfod.then(|| debuginfod::Settings::from_env(&mut notices));
         let process = process::config::Config {
-            pids: args.pids,
+            pids,
             children: args.children,
             limit: limit as usize,
             metadata: args.metadata,
@@ -191,10 +192,15 @@ fn kernel_frames(max_stack: Option<i64>, notices: &mut Vec<String>) -> u32 {
     frames
 }
 
-/// Whether the processes that were named are there, and whether any can have names.
-fn check_processes(pids: &[u32], machine: &Machine, notices: &mut Vec<String>) -> Result<()> {
+/// The processes that were named, which have to be there; and whether any can have names.
+fn resolve_processes(
+    named: &[ProcessSpec],
+    with_children: bool,
+    machine: &Machine,
+    notices: &mut Vec<String>,
+) -> Result<Vec<u32>> {
     if !machine.has_proc {
-        if !pids.is_empty() {
+        if !named.is_empty() {
             let why = "-p: processes are looked for in /proc: mount -t proc proc /proc";
             return Err(Error::Usage(why.into()));
         }
@@ -202,12 +208,20 @@ fn check_processes(pids: &[u32], machine: &Machine, notices: &mut Vec<String>) -
     } else if !machine.in_initial_pid_namespace {
         let why = "this is not the initial pid namespace, so process ids here are not those of \
                    the samples";
-        if !pids.is_empty() {
+        if !named.is_empty() {
             return Err(Error::Usage(format!("-p: {why}; run it on the host")));
         }
         notices.push(format!("{why}: processes have no names; run it on the host"));
     }
-    for &pid in pids {
+    let has_names = named.iter().any(|it| matches!(it, ProcessSpec::Name(_)));
+    let mut others = if has_names { (machine.processes)() } else { Vec::new() };
+    others.retain(|it| it.pid != std::process::id());
+    let mut pids = Vec::new();
+    for process in named {
+        let pid = match process {
+            ProcessSpec::Pid(pid) => *pid,
+            ProcessSpec::Name(name) => process_names::find(name, &others, with_children)?,
+        };
         match (machine.process_of)(pid) {
             Some(process) if process == pid => {}
             Some(process) => {
@@ -218,8 +232,11 @@ fn check_processes(pids: &[u32], machine: &Machine, notices: &mut Vec<String>) -
                 return Err(Error::Usage(format!("-p {pid}: there is no process with this id")));
             }
         }
+        if !pids.contains(&pid) {
+            pids.push(pid);
+        }
     }
-    Ok(())
+    Ok(pids)
 }
 
 /// How user stacks are to be walked.

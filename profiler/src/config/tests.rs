@@ -1,7 +1,10 @@
 use clap::Parser as _;
 
 use super::*;
-use crate::cli::{Cli, StreamArgs};
+use crate::{
+    cli::{Cli, StreamArgs},
+    procfs::called::Called,
+};
 
 /// A machine without limits, whose kernel has all that the walk needs.
 fn machine() -> Machine {
@@ -17,6 +20,11 @@ fn machine() -> Machine {
         in_initial_pid_namespace: true,
         // Threads of the process 80 are 81 to 89.
         process_of: |tid| (80..90).contains(&tid).then_some(80),
+        processes: || {
+            // And the one that asks, which nobody means.
+            let called = |pid| Called { pid, names: vec!["web".into()], ..Called::default() };
+            vec![called(80), called(std::process::id())]
+        },
     }
 }
 
@@ -121,6 +129,8 @@ fn processes_are_named_by_their_own_id_where_that_can_be_known() {
     assert_eq!(pids(&["-p", "80"]), (vec![80], vec![80]));
     // The program can't tell whose child a process is.
     assert_eq!(pids(&["-p", "80", "--children"]), (vec![80], vec![]));
+    assert_eq!(pids(&["-p", "web,80", "-p", "web"]), (vec![80], vec![80]));
+    assert!(refusal(&["-p", "weeb"], &machine()).contains("did you mean web?"));
     assert!(refusal(&["-p", "81"], &machine()).contains("give -p 80"));
     assert!(refusal(&["-p", "7"], &machine()).contains("no process"));
     let inside = Machine { in_initial_pid_namespace: false, ..machine() };
