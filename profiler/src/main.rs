@@ -45,6 +45,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
+    if cli.quiet {
+        stderr::be_quiet();
+    }
     log_to_stderr(cli.verbose);
     commands::run(cli)
 }
@@ -57,6 +60,7 @@ fn answer(printed: &std::io::Result<()>) -> ExitCode {
 /// Diagnostics of ourselves, of aya and of the eBPF program.
 fn log_to_stderr(verbose: u8) {
     let level = match verbose {
+        0 if stderr::is_quiet() => tracing::Level::ERROR,
         0 => tracing::Level::WARN,
         1 => tracing::Level::INFO,
         2 => tracing::Level::DEBUG,

@@ -61,7 +61,7 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
     reports.extend(open.then_some(Report::Samples(&html::FORMAT)));
-    reports.push(Report::Top(HOTTEST));
+    reports.extend((!stderr::is_quiet()).then_some(Report::Top(HOTTEST)));
     let mut session = Session::prepare(sampling, reports, verbose)?;
 
     let (mut sinks, mut replacements) = (Vec::new(), Vec::new());
@@ -75,9 +75,13 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         None => None,
     };
     // Kept until the end, so that a standard error that can't be written costs nothing else.
-    let hottest = in_memory(&mut sinks, "the hottest functions")?;
+    let hottest = if stderr::is_quiet() {
+        None
+    } else {
+        Some(in_memory(&mut sinks, "the hottest functions")?)
+    };
     // A command has the terminal for itself.
-    session.config.shows_status = launch.is_none();
+    session.config.shows_status = launch.is_none() && !stderr::is_quiet();
     if replacements.iter().any(Replacement::needs_rights) {
         session.config.set_aside |= FILES_OF_OTHERS;
     }
@@ -91,7 +95,9 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         if launch.is_some_and(Launch::is_cancelled) {
             return Ok(());
         }
-        stderr::write(&String::from_utf8_lossy(&bytes_of(hottest)));
+        if let Some(hottest) = hottest {
+            stderr::write(&String::from_utf8_lossy(&bytes_of(hottest)));
+        }
         replacements.into_iter().try_for_each(Replacement::commit)?;
         is_written = true;
         Ok(())
@@ -135,7 +141,7 @@ impl Output {
     fn tell(&self) {
         if let Some(path) = &self.path {
             let (path, viewers) = (path.display(), self.format.viewers);
-            stderr::say(&format!("wrote {path}, for {viewers}"));
+            stderr::notice(&format!("wrote {path}, for {viewers}"));
         }
     }
 

@@ -125,7 +125,7 @@ impl Outputs {
             match what(output) {
                 Err(Error::BrokenPipe) if self.is_beside_another(at) => {
                     let gone = self.all.remove(at).path;
-                    stderr::say(&format!(
+                    stderr::notice(&format!(
                         "nobody reads {} any more: the run goes on",
                         gone.display()
                     ));

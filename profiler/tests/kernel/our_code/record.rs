@@ -237,6 +237,29 @@ fn a_terminal_sees_how_the_run_goes_on_and_a_pipe_does_not() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn a_quiet_run_says_nothing_but_losses() {
+    let dir = folder();
+    let run = |arguments: &[&str]| {
+        let output = run(dir.path(), &[&["-q", "-o", "a.jsonl"], arguments].concat());
+        (output.status.code(), stderr(&output), read_json(&dir.path().join("a.jsonl")).1)
+    };
+    // With notices: a frequency that is too high, and a process that has ended.
+    let (code, said, summary) = run(&["-F", "1000000000", "--", "true"]);
+    let lost = summary["lost"].clone();
+    let is_ours = ["ring_full", "ring_contended", "scratch_busy", "agent_behind", "undelivered"];
+    let is_lossless = is_ours.iter().all(|it| lost[it].as_u64().unwrap() == 0);
+    assert_eq!((code, said.is_empty()), (Some(0), is_lossless), "{lost}: {said}");
+    // The smallest ring there is, at the highest rate.
+    let busy = "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done";
+    let options = ["-F", "max", "-e", "cpu-clock", "--buffer-size", "4K", "--strict"];
+    let (code, said, _) = run(&[&options[..], &["-a", "--", "sh", "-c", busy]].concat());
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("ring full") && said.contains("--strict was given"), "{said}");
+    assert!(!said.contains("FUNCTION") && !said.contains("wrote "), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn a_file_is_the_old_one_or_the_new_one() {
     let dir = folder();
     let path = dir.path().join("a.jsonl");
