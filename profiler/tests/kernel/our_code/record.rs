@@ -260,6 +260,26 @@ fn a_quiet_run_says_nothing_but_losses() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn a_stream_on_a_terminal_names_what_else_there_is() {
+    if !is_installed("script") {
+        return;
+    }
+    let program = Program::start("chain.c");
+    let path = profiler().get_program().to_str().unwrap().to_owned();
+    let stream = format!("{path} -p {}", program.pid());
+    let mut command = Command::new("script");
+    command.args(["-qec", &stream, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut run = Run::of(command.spawn().unwrap());
+    while !run.line().contains("`profiler record` writes a profile") {}
+    // With the process the run ends.
+    drop(program);
+    assert_eq!(run.end().code, Some(0));
+    let output = Command::new(&path).args(["-d", "100ms"]).stdin(Stdio::null()).output().unwrap();
+    assert!(!stderr(&output).contains("profiler record"), "{}", stderr(&output));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn a_file_is_the_old_one_or_the_new_one() {
     let dir = folder();
     let path = dir.path().join("a.jsonl");
