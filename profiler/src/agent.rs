@@ -98,7 +98,7 @@ pub async fn run(
     bars.exclude_from(own);
     let loader = start_loader(config, unwind, &bars)?;
     for notice in config.notices.iter().chain(&sources.notices()).chain(&sideband.notices) {
-        stderr::say(notice);
+        stderr::notice(notice);
     }
     sources.attach(slots, config.perf.dither)?;
     // All is loaded, and nothing of others has been read.
@@ -326,13 +326,13 @@ impl Sampling<'_> {
                     if self.have_all_ended() {
                         return None;
                     }
-                    self.sources.follow_cpus().iter().for_each(|notice| stderr::say(notice));
+                    self.sources.follow_cpus().iter().for_each(|notice| stderr::notice(notice));
                     if let Some(deadline) = &self.deadline {
                         deadline.follow(self.sources.descriptors());
                     }
                     let changes = self.sideband.look();
                     for (cpu, why) in &changes.refused {
-                        stderr::say(&format!("names may be missing: CPU {cpu}: {why}"));
+                        stderr::notice(&format!("names may be missing: CPU {cpu}: {why}"));
                     }
                     // Nothing was told of what happened there before.
                     if !(changes.came.is_empty() && changes.revived.is_empty()) {
@@ -363,7 +363,7 @@ impl Sampling<'_> {
         let ended = self.watched.take_ended();
         let is_news = !ended.is_empty();
         for id in &ended {
-            stderr::say(&format!("{id} has ended"));
+            stderr::notice(&format!("{id} has ended"));
         }
         let process::config::Config { pids, tids, .. } = &self.config.process;
         if !self.watched.is_empty() || pids.is_empty() && tids.is_empty() {
@@ -376,7 +376,7 @@ impl Sampling<'_> {
         self.read();
         let alive = self.family.as_ref().map_or(0, Family::children_alive);
         if is_news && alive > 0 {
-            stderr::say(&format!("{alive} of its children are left, and sampled"));
+            stderr::notice(&format!("{alive} of its children are left, and sampled"));
         }
         alive == 0
     }
@@ -389,7 +389,7 @@ impl Sampling<'_> {
         let mut batches = Vec::new();
         for _ in 0..rounds {
             // At too high a rate, a whole round takes seconds.
-            self.sources.govern(&self.counters).iter().for_each(|notice| stderr::say(notice));
+            self.sources.govern(&self.counters).iter().for_each(|notice| stderr::notice(notice));
             let mut samples = self.sender.buffer();
             let more = self.ring.read_into(&mut samples, BATCH_BYTES);
             if !samples.is_empty() {

@@ -9,6 +9,14 @@ pub enum Error {
     /// What was typed can't be meant; nothing has been done.
     #[error("{0}")]
     Usage(String),
+    /// What was typed can mean several things; nothing has been done.
+    #[error("{why}")]
+    Choice {
+        /// What can't be told apart, and how to.
+        why: String,
+        /// What it can mean, a line each.
+        choices: String,
+    },
     /// The kernel, the machine or a file refused.
     #[error("{what}: {why}")]
     System {
@@ -80,6 +88,7 @@ impl Error {
     pub fn advice(&self) -> Option<&str> {
         match self {
             Self::System { next, .. } => Some(&**next).filter(|next| !next.is_empty()),
+            Self::Choice { choices, .. } => Some(choices),
             _ => None,
         }
     }
@@ -91,7 +100,7 @@ impl Error {
         match self {
             Self::BrokenPipe => 0,
             Self::System { .. } | Self::Blocked { .. } => 1,
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Choice { .. } => 2,
             Self::Lost(_) => 3,
             Self::Condition(_) => 4,
             Self::Command { code, .. } => u8::try_from(*code).unwrap_or(1),

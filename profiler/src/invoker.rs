@@ -1,6 +1,9 @@
 //! The user who typed `sudo`.
 
-use std::{ffi::OsString, io};
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+};
 
 use rustix::{
     process::{Gid, Uid, geteuid},
@@ -10,6 +13,10 @@ use rustix::{
 /// Where groups and their members are listed, and users.
 const GROUPS: &str = "/etc/group";
 const USERS: &str = "/etc/passwd";
+/// The user and the group that own nothing.
+const NOBODY: u32 = 65534;
+/// In the place of a user.
+const AS_WE_ARE: &str = "-";
 /// What `setresuid` and the like take for no change.
 const NO_CHANGE: u32 = u32::MAX;
 
@@ -36,13 +43,23 @@ impl Invoker {
         is_user.then(|| Self { uid, gid, groups: groups_of(&name, gid, &listed) })
     }
 
+    /// Whom a process of root's becomes that needs to be nobody else.
+    pub(crate) fn nobody() -> Self {
+        Self { uid: NOBODY, gid: NOBODY, groups: vec![NOBODY] }
+    }
+
+    /// Whether it is that.
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.uid == NOBODY
+    }
+
     /// Gives them a file.
     pub fn own(&self, file: &std::fs::File) -> io::Result<()> {
         Ok(rustix::fs::fchown(file, Some(uid(self.uid)), Some(gid(self.gid)))?)
     }
 
     /// Makes the calling thread theirs, for good. The process must have no other.
-    pub(crate) fn become_them(&self) -> io::Result<()> {
+    fn become_them(&self) -> io::Result<()> {
         let groups: Vec<Gid> = self.groups.iter().map(|it| gid(*it)).collect();
         let (uid, gid) = (uid(self.uid), gid(self.gid));
         set_thread_groups(&groups)?;
@@ -55,13 +72,29 @@ impl Invoker {
         environment_of(self.uid, &std::fs::read_to_string(USERS).unwrap_or_default())
     }
 
+    /// Whom a program of ours is to become that is executed with this argument: them, or nobody else.
+    pub(crate) fn argument_of(user: Option<&Self>) -> OsString {
+        user.map_or_else(|| AS_WE_ARE.into(), Self::to_argument)
+    }
+
+    /// Becomes whom the argument names; `None` if that is who we are.
+    pub(crate) fn become_named(argument: &OsStr) -> io::Result<Option<Self>> {
+        if argument == AS_WE_ARE {
+            return Ok(None);
+        }
+        let user = argument.to_str().and_then(Self::from_argument);
+        let user = user.ok_or(io::ErrorKind::InvalidInput)?;
+        user.become_them()?;
+        Ok(Some(user))
+    }
+
     /// As [`from_argument`](Self::from_argument) reads it: `UID:GID:GROUP,…`.
-    pub(crate) fn to_argument(&self) -> OsString {
+    fn to_argument(&self) -> OsString {
         let groups: Vec<_> = self.groups.iter().map(ToString::to_string).collect();
         format!("{}:{}:{}", self.uid, self.gid, groups.join(",")).into()
     }
 
-    pub(crate) fn from_argument(text: &str) -> Option<Self> {
+    fn from_argument(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
         let (uid, gid) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let groups = parts.next()?.split(',').map(str::parse);

@@ -30,8 +30,6 @@ use crate::{
 
 /// The argument that makes our program the one that waits.
 const ARGUMENT: &str = "--execute-when-told";
-/// In the place of a user.
-const AS_WE_ARE: &str = "-";
 /// What shells exit with where a command can't be executed, and where there is none.
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -66,7 +64,7 @@ impl Launch {
             .map_err(|it| failed(it.into()))?;
         let mut waiting = Command::new("/proc/self/exe");
         waiting.arg(ARGUMENT).arg(read.as_raw_fd().to_string());
-        waiting.arg(user.map_or_else(|| AS_WE_ARE.into(), Invoker::to_argument)).args(command);
+        waiting.arg(Invoker::argument_of(user)).args(command);
         let child = waiting.spawn().map_err(failed)?;
         let terminal = std::fs::File::open("/dev/tty").ok();
         let told = Some(write.into());
@@ -176,7 +174,10 @@ pub fn run_if_requested() {
     if std::fs::File::from(told).read_exact(&mut [0]).is_err() {
         exit(0);
     }
-    let user = if user == AS_WE_ARE { None } else { Some(become_user(&user)) };
+    let user = Invoker::become_named(&user).unwrap_or_else(|error| {
+        stderr::say(&format!("cannot become the user who typed sudo: {error}"));
+        exit(NOT_EXECUTABLE);
+    });
     let mut command = Command::new(&name);
     command.args(arguments);
     if let Some(user) = &user {
@@ -186,19 +187,6 @@ pub fn run_if_requested() {
     stderr::say(&format!("cannot run {}: {error}", name.display()));
     let is_missing = error.kind() == io::ErrorKind::NotFound;
     exit(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE });
-}
-
-/// Becomes the user that is named, or exits.
-fn become_user(argument: &OsStr) -> Invoker {
-    let user = argument.to_str().and_then(Invoker::from_argument);
-    let user = user.ok_or_else(|| io::ErrorKind::InvalidInput.into());
-    match user.and_then(|it| it.become_them().map(|()| it)) {
-        Ok(user) => user,
-        Err(error) => {
-            stderr::say(&format!("cannot become the user who typed sudo: {error}"));
-            exit(NOT_EXECUTABLE);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -55,4 +55,5 @@ pub mod stderr;
 pub mod symbolize;
 mod units;
 pub mod unwind;
+pub mod viewer;
 pub mod worker;

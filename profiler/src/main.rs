@@ -7,7 +7,7 @@ use profiler::{
     cli::{self, Cli},
     commands,
     error::{Error, Result},
-    heap, launch, parser, stderr,
+    heap, launch, parser, stderr, viewer,
 };
 
 /// The symbol cache is bounded by what it takes of the heap.
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     heap::give_back_what_is_freed();
     parser::run_if_requested();
     launch::run_if_requested();
+    viewer::run_if_requested();
     stderr::say_panics();
     let typed: Vec<OsString> = std::env::args_os().collect();
     let result = match Cli::try_parse_from(&typed) {
@@ -30,7 +31,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             if !matches!(error, Error::BrokenPipe) {
-                let help = matches!(error, Error::Usage(_)).then(|| cli::help_of(&typed));
+                let is_usage = matches!(error, Error::Usage(_) | Error::Choice { .. });
+                let help = is_usage.then(|| cli::help_of(&typed));
                 let help = help.map_or_else(String::new, |it| format!(" (see {it})"));
                 stderr::say(&format!("{error}{help}"));
                 if let Some(advice) = error.advice() {
@@ -43,6 +45,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
+    if cli.quiet {
+        stderr::be_quiet();
+    }
     log_to_stderr(cli.verbose);
     commands::run(cli)
 }
@@ -55,6 +60,7 @@ fn answer(printed: &std::io::Result<()>) -> ExitCode {
 /// Diagnostics of ourselves, of aya and of the eBPF program.
 fn log_to_stderr(verbose: u8) {
     let level = match verbose {
+        0 if stderr::is_quiet() => tracing::Level::ERROR,
         0 => tracing::Level::WARN,
         1 => tracing::Level::INFO,
         2 => tracing::Level::DEBUG,

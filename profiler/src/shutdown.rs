@@ -49,7 +49,8 @@ impl Signals {
     ];
 
     /// From here on these signals no longer end the process by themselves.
-    fn listen() -> Result<Self> {
+    /// Needs the context of a runtime.
+    pub fn listen() -> Result<Self> {
         listen(&Self::ALL).map(Self)
     }
 
@@ -58,13 +59,33 @@ impl Signals {
         next(&mut self.0).await
     }
 
-    /// From here on they end the process again.
-    pub fn end_again() {
-        for signal in Self::ALL.into_iter().filter(|it| !is_ignored(SignalKind::from_raw(*it))) {
-            // SAFETY: sets no handler, and the signal is one.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+    /// From here on they end the process again, until what is returned is [heeded](Heeded::again) again.
+    pub fn end_again() -> Heeded {
+        let heeded = Self::ALL.into_iter().filter(|it| !is_ignored(SignalKind::from_raw(*it)));
+        Heeded(heeded.filter_map(|signal| Some((signal, end_by(signal)?))).collect())
+    }
+}
+
+/// How signals were heeded.
+pub struct Heeded(Vec<(i32, libc::sigaction)>);
+
+impl Heeded {
+    /// From here on these signals no longer end the process by themselves.
+    pub fn again(self) {
+        for (signal, action) in self.0 {
+            // SAFETY: the action was that of this signal.
+            unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
         }
     }
+}
+
+/// Has a signal end the process; what it did before, if it is one.
+fn end_by(signal: i32) -> Option<libc::sigaction> {
+    // SAFETY: all zeros are a valid `sigaction`: SIG_DFL.
+    let (default, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    // SAFETY: both outlive the call, and the default is no handler.
+    let set = unsafe { libc::sigaction(signal, &raw const default, &raw mut before) };
+    (set == 0).then_some(before)
 }
 
 impl Reports {

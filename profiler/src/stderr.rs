@@ -22,6 +22,19 @@ const CLEAR_LINE: &str = "\r\x1b[K";
 /// Whether the last line is a [status].
 static HAS_STATUS: AtomicBool = AtomicBool::new(false);
 
+/// Whether there are no [notices](notice).
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From here on only errors and losses are said.
+pub fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether only errors and losses are said.
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
 /// Writes lines, in the place of the status.
 pub fn write(text: &str) {
     clear_status();
@@ -48,6 +61,13 @@ pub fn status(line: &str) {
 pub fn clear_status() {
     if HAS_STATUS.swap(false, Ordering::Relaxed) {
         let _ = stderr().write_all(CLEAR_LINE.as_bytes());
+    }
+}
+
+/// Says what is neither an error nor a loss of samples, unless nobody wants to know.
+pub fn notice(text: &str) {
+    if !is_quiet() {
+        say(text);
     }
 }
 

@@ -38,10 +38,28 @@ pub(crate) fn parse_pattern(text: &str) -> Result<Regex, String> {
     }
 }
 
-/// The id of a process: not zero.
-pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
-    let why = "not a process id; several are given as 812,813";
-    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| why.into())
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessSpec {
+    /// By its id.
+    Pid(u32),
+    /// By what it is called.
+    Name(String),
+}
+
+/// `812`, or a name, which is no number.
+pub(crate) fn parse_process(text: &str) -> Result<ProcessSpec, String> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let name = Some(text).filter(|it| !it.is_empty() && !it.contains('/'));
+        let name = name.ok_or("not the id or the name of a process")?;
+        return Ok(ProcessSpec::Name(name.to_owned()));
+    }
+    parse_tid(text).map(ProcessSpec::Pid).map_err(|_| "not a process id".into())
+}
+
+/// The id of a thread: not zero.
+pub(crate) fn parse_tid(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|&tid| tid > 0).ok_or_else(|| "not a thread id".into())
 }
 
 /// `10`, `10s`, `500ms`, `2m`, `1h`: more than nothing, at most a year.
@@ -103,6 +121,17 @@ mod tests {
         assert_eq!(parse_address("0xffffFFFFffffffff"), Ok(u64::MAX));
         for wrong in ["", "0x", "+1", "-1", "0x0x1", "10000000000000000", "main"] {
             assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn processes() {
+        assert_eq!(parse_process("812"), Ok(ProcessSpec::Pid(812)));
+        for name in ["nginx", "7zip", "-1", "nginx: worker", "Zürich"] {
+            assert_eq!(parse_process(name), Ok(ProcessSpec::Name(name.into())));
+        }
+        for wrong in ["", "0", "4294967296", "/bin/sh"] {
+            assert!(parse_process(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -44,6 +44,6 @@ pub(super) fn settle_limits(config: &Config) -> Result<()> {
 pub(super) fn filter_system_calls() {
     if let Err(error) = hardening::filter_system_calls(Threads::All) {
         let what = "system calls are not filtered";
-        stderr::say(&format!("{what}: {error}; that needs a kernel with CONFIG_SECCOMP_FILTER"));
+        stderr::notice(&format!("{what}: {error}; that needs a kernel with CONFIG_SECCOMP_FILTER"));
     }
 }

@@ -70,6 +70,12 @@ pub struct Cli {
     /// The account of every CPU, which files lack symbols, unwind tables, and memory by cache.
     #[arg(short, long, action = clap::ArgAction::Count, global = true, help_heading = GENERAL)]
     pub verbose: u8,
+    /// Print nothing to standard error but errors and losses.
+    ///
+    /// No notices, no status, and no account at the end, unless the profiler lost samples, or with --strict=all the
+    /// kernel. Exit codes are the same.
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = GENERAL)]
+    pub quiet: bool,
     /// Print help: the options that most need, or all by `--help`.
     #[arg(short, long, action = clap::ArgAction::Help, global = true, help_heading = GENERAL)]
     pub help: Option<bool>,

@@ -24,6 +24,12 @@ pub struct RecordArgs {
     /// The format, whatever the files are called.
     #[arg(short, long, value_parser = formats(), help_heading = OUTPUT)]
     pub format: Option<&'static Format>,
+    /// Show the profile in a browser at the end, until Ctrl-C.
+    ///
+    /// The page is served to this machine only, under an address that nobody can guess, by a process of the user who
+    /// typed sudo. Over ssh, or where there is no screen, the address is printed, and how to get there.
+    #[arg(long, help_heading = OUTPUT)]
+    pub open: bool,
     /// How to sample.
     #[command(flatten)]
     pub sampling: SamplingArgs,

@@ -18,6 +18,12 @@ pub struct ReportArgs {
     /// The profile; `-` is standard input.
     #[arg(value_name = "FILE", default_value = "profile.pb.gz")]
     pub file: PathBuf,
+    /// Show a page that was recorded, such as flame.html, in a browser, until Ctrl-C.
+    ///
+    /// The page is served to this machine only, under an address that nobody can guess. Over ssh, or where there is no
+    /// screen, the address is printed, and how to get there.
+    #[arg(long, conflicts_with_all = ["by", "tree", "top", "focus", "ignore"])]
+    pub open: bool,
     /// What the rows of the table stand for.
     #[arg(long, value_enum, value_name = "WHAT", default_value = "function")]
     pub by: By,

@@ -8,7 +8,7 @@ use profiler_profile::cpus::CpuList;
 use crate::{
     filter::CommPattern,
     perf::event::EventSpec,
-    units::{self, Frequency},
+    units::{self, Frequency, ProcessSpec},
 };
 
 /// The groups of options.
@@ -44,13 +44,14 @@ pub struct SamplingArgs {
     /// same place.
     #[arg(long, help_heading = SAMPLING, hide_short_help = true)]
     pub no_dither: bool,
-    /// Sample only this process, with all its threads.
+    /// Sample only this process, by its id or name, with all its threads.
     ///
-    /// Several are given as 812,813, or by giving it more than once. The run ends when all of these processes have
-    /// exited.
-    #[arg(short, long = "pid", value_name = "PID", value_parser = units::parse_pid, value_delimiter = ',',
+    /// A name is what /proc/PID/comm says, or that of the program's file. If several processes have it, they are listed;
+    /// with --children it means the one that the others descend from. Several processes are given as 812,813, or by
+    /// giving it more than once. The run ends when all of these processes have exited.
+    #[arg(short, long = "pid", value_name = "PID|NAME", value_parser = units::parse_process, value_delimiter = ',',
           group = "followed", help_heading = FILTERS)]
-    pub pids: Vec<u32>,
+    pub pids: Vec<ProcessSpec>,
     /// Also sample all descendants of the processes of -p.
     ///
     /// Both those that exist and new ones. The run ends when they have exited, too. Those of a command are always
@@ -60,7 +61,7 @@ pub struct SamplingArgs {
     /// Sample only this thread.
     ///
     /// Several are given as 812,813, or by giving it more than once. The run ends when all of them have exited.
-    #[arg(short, long = "tid", value_name = "TID", value_parser = units::parse_pid, value_delimiter = ',',
+    #[arg(short, long = "tid", value_name = "TID", value_parser = units::parse_tid, value_delimiter = ',',
           help_heading = FILTERS)]
     pub tids: Vec<u32>,
     /// Sample only threads whose name matches, such as 'nginx*'.
@@ -205,7 +206,8 @@ mod tests {
     fn what_perf_takes_is_taken() {
         let parsed = Cli::try_parse_from(["profiler", "-g", "-p", "812,813", "-F", "max"]).unwrap();
         let SamplingArgs { pids, frequency, .. } = parsed.stream.sampling;
-        assert_eq!((pids, frequency), (vec![812, 813], Some(Frequency::Max)));
+        let expected = vec![ProcessSpec::Pid(812), ProcessSpec::Pid(813)];
+        assert_eq!((pids, frequency), (expected, Some(Frequency::Max)));
         assert!(Cli::try_parse_from(["profiler", "-a"]).is_ok());
         for against in
             [&["profiler", "-a", "-p", "1"][..], &["profiler", "-g", "--call-graph", "none"]]

@@ -53,7 +53,9 @@ pub fn help_of(typed: &[OsString]) -> String {
 fn subcommand(command: &Command, typed: &[OsString]) -> Option<Command> {
     let is_of_all = |it: &&OsString| {
         let it = it.to_string_lossy();
-        it == "--verbose" || it.strip_prefix('-').is_some_and(|it| it.bytes().all(|it| it == b'v'))
+        let is_letter = |it: u8| matches!(it, b'v' | b'q');
+        let are_letters = it.strip_prefix('-').is_some_and(|it| it.bytes().all(is_letter));
+        are_letters || it == "--verbose" || it == "--quiet"
     };
     let name = typed.iter().skip(1).find(|it| !is_of_all(it))?;
     command.find_subcommand(name).cloned()
@@ -130,7 +132,10 @@ mod tests {
     fn help_is_that_of_the_subcommand() {
         for (typed, help) in [
             (&["profiler", "record", "-d"][..], "profiler record --help"),
-            (&["profiler", "-vv", "--verbose", "diff", "record"], "profiler diff --help"),
+            (
+                &["profiler", "-vv", "--verbose", "-q", "--quiet", "diff", "record"],
+                "profiler diff --help",
+            ),
             (&["profiler", "unwind-info"], "profiler unwind-info --help"),
             (&["profiler", "-d", "10"], "profiler --help"),
             (&["profiler", "-o", "record"], "profiler --help"),

@@ -59,7 +59,7 @@ fn tell_lengths(before: &Imported, after: &Imported) {
     let seconds = |profile: &Imported| profile.duration_ns.map(|it| it as f64 / 1e9);
     let Some((before, after)) = seconds(before).zip(seconds(after)) else { return };
     if (after - before).abs() > LENGTHS_DIFFER * before.max(after) {
-        stderr::say(&format!(
+        stderr::notice(&format!(
             "the runs took {before:.1} s and {after:.1} s; --normalize compares shares"
         ));
     }

@@ -40,11 +40,15 @@ const EXAMPLES: [(&str, &str); 8] = [
     ("profiler doctor", "Show whether it can run here, and what to fix."),
 ];
 
-const ENVIRONMENT: [(&str, &str); 2] = [
+const ENVIRONMENT: [(&str, &str); 3] = [
     ("DEBUGINFOD_URLS", "Servers that --debuginfod asks for debug files, a blank between two."),
     (
         "SUDO_UID, SUDO_GID, SUDO_USER",
         "Set by sudo(8): the user that files of record belong to, and that its command runs as.",
+    ),
+    (
+        "DISPLAY, WAYLAND_DISPLAY, SSH_CONNECTION",
+        "Say whether --open can start a browser here, or how the page is seen on another machine.",
     ),
 ];
 

@@ -8,7 +8,10 @@ use std::{
     process::ExitCode,
 };
 
-use profiler_profile::export::format::{FORMATS, Format, Processes};
+use profiler_profile::export::{
+    format::{FORMATS, Format, Processes},
+    html,
+};
 
 use super::{file_of, refuse_terminal, replacement::Replacement, session::Session};
 use crate::{
@@ -21,6 +24,8 @@ use crate::{
     output::{Sink, config::Report},
     shutdown::Signals,
     stderr,
+    units::ProcessSpec,
+    viewer::Viewer,
 };
 
 /// Where the profile goes by default.
@@ -30,7 +35,7 @@ const HOTTEST: usize = 5;
 
 /// Samples until the run ends, writes the files, and gives the exit code of the command, if there is one.
 pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
-    let RecordArgs { sampling, outputs, format, as_root, command } = args;
+    let RecordArgs { sampling, outputs, format, open, as_root, command } = args;
     let outputs = resolve(outputs, format)?;
     if !command.is_empty() && outputs.iter().any(|it| it.path.is_none()) {
         let why = "the command writes to standard output, too: give a file";
@@ -46,14 +51,17 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     } else {
         Some(Launch::prepare(&command, invoker.as_ref().filter(|_| !as_root))?)
     };
+    let viewer = if open { Some(Viewer::prepare(invoker.as_ref())?) } else { None };
     let mut sampling = sampling;
-    sampling.metadata |= outputs.iter().any(|it| it.format.processes == Processes::Always);
+    sampling.metadata |= open || outputs.iter().any(|it| it.format.processes == Processes::Always);
     if let Some(launch) = &launch {
-        let pids = if sampling.all_cpus { Vec::new() } else { vec![launch.pid()] };
+        let pids =
+            if sampling.all_cpus { Vec::new() } else { vec![ProcessSpec::Pid(launch.pid())] };
         sampling = SamplingArgs { children: !sampling.all_cpus, pids, ..sampling };
     }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
-    reports.push(Report::Top(HOTTEST));
+    reports.extend(open.then_some(Report::Samples(&html::FORMAT)));
+    reports.extend((!stderr::is_quiet()).then_some(Report::Top(HOTTEST)));
     let mut session = Session::prepare(sampling, reports, verbose)?;
 
     let (mut sinks, mut replacements) = (Vec::new(), Vec::new());
@@ -62,13 +70,18 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         sinks.push(sink);
         replacements.extend(replacement);
     }
+    let page = match viewer {
+        Some(viewer) => Some((viewer, in_memory(&mut sinks, "the page")?)),
+        None => None,
+    };
     // Kept until the end, so that a standard error that can't be written costs nothing else.
-    let hottest = in_memory()?;
-    let shown =
-        hottest.try_clone().map_err(|error| Error::system("cannot duplicate a file", error))?;
-    sinks.push(Sink::of(shown, Path::new("the hottest functions")));
+    let hottest = if stderr::is_quiet() {
+        None
+    } else {
+        Some(in_memory(&mut sinks, "the hottest functions")?)
+    };
     // A command has the terminal for itself.
-    session.config.shows_status = launch.is_none();
+    session.config.shows_status = launch.is_none() && !stderr::is_quiet();
     if replacements.iter().any(Replacement::needs_rights) {
         session.config.set_aside |= FILES_OF_OTHERS;
     }
@@ -82,7 +95,9 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         if launch.is_some_and(Launch::is_cancelled) {
             return Ok(());
         }
-        stderr::write(&text_of(hottest));
+        if let Some(hottest) = hottest {
+            stderr::write(&String::from_utf8_lossy(&bytes_of(hottest)));
+        }
         replacements.into_iter().try_for_each(Replacement::commit)?;
         is_written = true;
         Ok(())
@@ -92,9 +107,12 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         output.tell();
     }
     // The command may go on, and from here on signals end us, too.
-    Signals::end_again();
+    let heeded = Signals::end_again();
     let code = launch.map_or(Ok(0), Launch::wait);
+    heeded.again();
+    let shown = page.filter(|_| is_written).map(|(viewer, page)| viewer.show(&bytes_of(page)));
     written?;
+    shown.transpose()?;
     code.map(ExitCode::from)
 }
 
@@ -123,7 +141,7 @@ impl Output {
     fn tell(&self) {
         if let Some(path) = &self.path {
             let (path, viewers) = (path.display(), self.format.viewers);
-            stderr::say(&format!("wrote {path}, for {viewers}"));
+            stderr::notice(&format!("wrote {path}, for {viewers}"));
         }
     }
 
@@ -169,18 +187,22 @@ fn open_special(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// A file without a name.
-fn in_memory() -> Result<File> {
+/// A file without a name, which is one more to write to.
+fn in_memory(sinks: &mut Vec<Sink>, what: &str) -> Result<File> {
     let made = rustix::fs::memfd_create("profile", rustix::fs::MemfdFlags::CLOEXEC);
-    made.map(File::from).map_err(|error| Error::system("memfd_create", error))
+    let file = made.map(File::from).map_err(|error| Error::system("memfd_create", error))?;
+    let written =
+        file.try_clone().map_err(|error| Error::system("cannot duplicate a file", error))?;
+    sinks.push(Sink::of(written, Path::new(what)));
+    Ok(file)
 }
 
 /// What was written to it.
-fn text_of(mut file: File) -> String {
-    let mut text = Vec::new();
+fn bytes_of(mut file: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
     // It is in memory.
-    let _ = file.rewind().and_then(|()| file.read_to_end(&mut text));
-    String::from_utf8_lossy(&text).into_owned()
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    bytes
 }
 
 /// What is written where.

@@ -13,26 +13,47 @@ use crate::error::{Error, Result};
 /// What gzip begins with: RFC 1952.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
+/// What a page begins with.
+const DOCTYPE: &[u8] = b"<!doctype html>";
+
 /// Reads a profile, whose format its first bytes tell.
 pub(super) fn read(path: &Path) -> Result<Imported> {
-    let failed = |why: &dyn std::fmt::Display, next: &str| {
-        let shown = if path.as_os_str() == "-" { Path::new("standard input") } else { path };
-        Error::system_with(format!("cannot read {}", shown.display()), why, next)
-    };
     let limits = Limits::default();
-    let bytes = bytes_of(path, limits.bytes).map_err(|error| {
-        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-        let next =
-            if is_missing { "`sudo profiler record -d 10` writes profile.pb.gz" } else { "" };
-        failed(&error, next)
-    })?;
-    if bytes.is_empty() {
-        return Err(failed(&"it is empty", ""));
-    }
+    let bytes = load(path, limits.bytes)?;
     // Text has no zeros. A profile without gzip has some: its strings begin with an empty one.
     let is_text = !bytes.starts_with(GZIP) && !bytes.contains(&0);
     let read = if is_text { folded::read(&bytes, &limits) } else { pprof::read(&bytes, &limits) };
-    read.map_err(|error| failed(&error, "pprof (.pb.gz) and folded stacks (.folded) can be read"))
+    let formats = "pprof (.pb.gz) and folded stacks (.folded) can be read";
+    read.map_err(|error| failed(path, &error, formats))
+}
+
+/// Reads a page for browsers.
+pub(super) fn page(path: &Path) -> Result<Vec<u8>> {
+    let bytes = load(path, Limits::default().bytes)?;
+    match bytes.get(..DOCTYPE.len()) {
+        Some(begin) if begin.eq_ignore_ascii_case(DOCTYPE) => Ok(bytes),
+        _ => {
+            let next =
+                "`record --open` shows what it records, and `record -o flame.html` writes a page";
+            Err(failed(path, &"it is no page that a browser shows", next))
+        }
+    }
+}
+
+/// A file that is not empty.
+fn load(path: &Path, limit: usize) -> Result<Vec<u8>> {
+    let bytes = bytes_of(path, limit).map_err(|error| {
+        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+        let next =
+            if is_missing { "`sudo profiler record -d 10` writes profile.pb.gz" } else { "" };
+        failed(path, &error, next)
+    })?;
+    if bytes.is_empty() { Err(failed(path, &"it is empty", "")) } else { Ok(bytes) }
+}
+
+fn failed(path: &Path, why: &dyn std::fmt::Display, next: &str) -> Error {
+    let shown = if path.as_os_str() == "-" { Path::new("standard input") } else { path };
+    Error::system_with(format!("cannot read {}", shown.display()), why, next)
 }
 
 /// A file to its end, or one byte more than the limit.

@@ -45,7 +45,7 @@ impl Replacement {
         let (file, temporary) = file.map_err(failed)?.into_parts();
         if let Some(Err(error)) = owner.map(|owner| owner.own(&file)) {
             // As on a file system that knows no owners.
-            stderr::say(&format!("{} stays root's: {error}", to.display()));
+            stderr::notice(&format!("{} stays root's: {error}", to.display()));
         }
         Ok((Self { temporary: Some(temporary), to: to.to_owned() }, file))
     }

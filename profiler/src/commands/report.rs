@@ -12,6 +12,8 @@ use super::{answer, recorded};
 use crate::{
     cli::{By, ReportArgs},
     error::Result,
+    invoker::Invoker,
+    viewer::Viewer,
 };
 
 /// How many rows a table has.
@@ -19,6 +21,11 @@ const ROWS: usize = 40;
 
 /// Prints the report.
 pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
+    if args.open {
+        let page = recorded::page(&args.file)?;
+        Viewer::prepare(Invoker::find().as_ref())?.show(&page)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let profile = recorded::read(&args.file)?;
     let columns = if stdout().is_terminal() { tcgetwinsize(stdout()).ok() } else { None };
     let options = Options {

@@ -1,6 +1,5 @@
 //! What every run has, whatever it writes.
 
-use profiler_profile::ledger::Ledger;
 use tokio::runtime::Runtime;
 
 use super::privileges;
@@ -55,17 +54,18 @@ impl Session {
         let run = agent::run(&config, requests, sinks, launch.as_deref_mut());
         let (ledger, result) = runtime.block_on(run)?;
         let result = result.and_then(|()| finish(launch.as_deref()));
-        stderr::write(&ledger.table(verbose > 0));
-        judge(strict, &ledger, result)
+        let lost =
+            if strict == Some(Strict::All) { ledger.lost_in_all() } else { ledger.lost_by_us() };
+        if lost > 0 || !stderr::is_quiet() {
+            stderr::write(&ledger.table(verbose > 0));
+        }
+        judge(lost, strict, result)
     }
 }
 
-/// How the run ended, where lost samples count.
-fn judge(strict: Option<Strict>, ledger: &Ledger, result: Result<()>) -> Result<()> {
-    let lost = strict.map_or(0, |strict| match strict {
-        Strict::Ours => ledger.lost_by_us(),
-        Strict::All => ledger.lost_in_all(),
-    });
+/// How the run ended, where so many samples were lost.
+fn judge(lost: u64, strict: Option<Strict>, result: Result<()>) -> Result<()> {
+    let lost = if strict.is_some() { lost } else { 0 };
     match result {
         // How the output ended says nothing of what came before.
         Err(error @ Error::Blocked { .. }) if lost > 0 => {

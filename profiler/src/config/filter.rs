@@ -4,22 +4,18 @@ use std::path::PathBuf;
 
 use profiler_common::settings::MAX_CGROUPS;
 
-use super::{Error, Machine, Result};
+use super::{Error, Machine, Result, process_names};
 use crate::{
     cli::SamplingArgs,
     filter::{CgroupName, CommPattern, Filter, comm},
+    units::ProcessSpec,
 };
 
-/// Checks what was typed, and finds out what it means here.
-pub(super) fn resolve(
-    args: &SamplingArgs,
-    machine: &Machine,
-    notices: &mut Vec<String>,
-) -> Result<Filter> {
-    check_processes(args, machine, notices)?;
+/// What the eBPF program is to keep of these processes.
+pub(super) fn resolve(args: &SamplingArgs, pids: &[u32], machine: &Machine) -> Result<Filter> {
     Ok(Filter {
         // Whose child a process is, the eBPF program can't tell: the agent does.
-        pids: if args.children { Vec::new() } else { args.pids.clone() },
+        pids: if args.children { Vec::new() } else { pids.to_vec() },
         tids: args.tids.clone(),
         uids: args.users.iter().map(|it| uid(it, machine)).collect::<Result<_>>()?,
         comms: comms(&args.comms)?,
@@ -35,12 +31,12 @@ pub(super) fn describe(args: &SamplingArgs) -> Vec<String> {
     tids.chain(users).chain(comms).chain(names(args).map(|it| it.to_string())).collect()
 }
 
-/// Whether the processes and threads that were named are there, and whether any can have names.
-fn check_processes(
+/// The processes that were named, which have to be there, as have the threads; and whether any can have names.
+pub(super) fn processes(
     args: &SamplingArgs,
     machine: &Machine,
     notices: &mut Vec<String>,
-) -> Result<()> {
+) -> Result<Vec<u32>> {
     let option = match (args.pids.is_empty(), args.tids.is_empty()) {
         (false, _) => Some("-p"),
         (true, false) => Some("-t"),
@@ -60,7 +56,18 @@ fn check_processes(
         }
         notices.push(format!("{why}: processes have no names; run it on the host"));
     }
-    for &pid in &args.pids {
+    if let Some(tid) = args.tids.iter().find(|tid| (machine.process_of)(**tid).is_none()) {
+        return Err(Error::Usage(format!("-t {tid}: there is no thread with this id")));
+    }
+    let has_names = args.pids.iter().any(|it| matches!(it, ProcessSpec::Name(_)));
+    let mut others = if has_names { (machine.processes)() } else { Vec::new() };
+    others.retain(|it| it.pid != std::process::id());
+    let mut pids = Vec::new();
+    for process in &args.pids {
+        let pid = match process {
+            ProcessSpec::Pid(pid) => *pid,
+            ProcessSpec::Name(name) => process_names::find(name, &others, args.children)?,
+        };
         match (machine.process_of)(pid) {
             Some(process) if process == pid => {}
             Some(process) => {
@@ -71,11 +78,11 @@ fn check_processes(
                 return Err(Error::Usage(format!("-p {pid}: there is no process with this id")));
             }
         }
+        if !pids.contains(&pid) {
+            pids.push(pid);
+        }
     }
-    match args.tids.iter().find(|tid| (machine.process_of)(**tid).is_none()) {
-        Some(tid) => Err(Error::Usage(format!("-t {tid}: there is no thread with this id"))),
-        None => Ok(()),
-    }
+    Ok(pids)
 }
 
 fn uid(user: &str, machine: &Machine) -> Result<u32> {

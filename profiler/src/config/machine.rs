@@ -10,7 +10,10 @@ use crate::{
     filter::{CgroupName, users},
     kernel,
     limits::memory,
-    procfs::status,
+    procfs::{
+        called::{self, Called},
+        status,
+    },
 };
 
 /// What the kernel and the machine say of themselves, asked once.
@@ -40,6 +43,8 @@ pub struct Machine {
     pub user_id: fn(&str) -> Option<u32>,
     /// The folders of cgroups; else what is wrong.
     pub find_cgroups: fn(&CgroupName) -> Result<Vec<PathBuf>, String>,
+    /// All processes, with their names; they are read at each call.
+    pub processes: fn() -> Vec<Called>,
 }
 
 impl Machine {
@@ -58,6 +63,7 @@ impl Machine {
             process_of: status::process_of,
             user_id: users::id_of,
             find_cgroups: CgroupName::find,
+            processes: called::all,
         })
     }
 }

@@ -4,6 +4,7 @@
 
 mod filter;
 mod machine;
+mod process_names;
 
 use std::time::Duration;
 
@@ -96,7 +97,8 @@ impl Config {
             let why = "this format has no place for it: give -f json, json-compact, pprof or html";
             return Err(Error::Usage(format!("--metadata: {why}")));
         }
-        let filter = filter::resolve(&args, machine, &mut notices)?;
+        let pids = filter::processes(&args, machine, &mut notices)?;
+        let filter = filter::resolve(&args, &pids, machine)?;
         let filters = filter::describe(&args);
         let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
@@ -118,7 +120,7 @@ impl Config {
         let shows_names = verbose > 0 || has(|it| it.has_ledger);
         let debuginfod = args.debuginfod.then(|| debuginfod::Settings::from_env(&mut notices));
         let process = process::config::Config {
-            pids: args.pids,
+            pids,
             tids: args.tids,
             filters,
             children: args.children,

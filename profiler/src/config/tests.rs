@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     cli::{Cli, StreamArgs},
     filter::{CgroupName, Filter},
+    procfs::called::Called,
 };
 
 /// A machine without limits, whose kernel has all that the walk needs.
@@ -27,6 +28,11 @@ fn machine() -> Machine {
             CgroupName::Path(path) => Ok(vec![Path::new("/cgroups").join(path)]),
             CgroupName::Container(name) => Err(format!("no {name}")),
             CgroupName::Unit(name) => Ok((0..33).map(|it| format!("{name}{it}").into()).collect()),
+        },
+        processes: || {
+            // And the one that asks, which nobody means.
+            let called = |pid| Called { pid, names: vec!["web".into()], ..Called::default() };
+            vec![called(80), called(std::process::id())]
         },
     }
 }
@@ -143,6 +149,8 @@ fn processes_are_named_by_their_own_id_where_that_can_be_known() {
     assert_eq!(pids(&["-p", "80"]), (vec![80], vec![80]));
     // The program can't tell whose child a process is.
     assert_eq!(pids(&["-p", "80", "--children"]), (vec![80], vec![]));
+    assert_eq!(pids(&["-p", "web,80", "-p", "web"]), (vec![80], vec![80]));
+    assert!(refusal(&["-p", "weeb"], &machine()).contains("did you mean web?"));
     assert!(refusal(&["-p", "81"], &machine()).contains("give -p 80"));
     assert!(refusal(&["-p", "7"], &machine()).contains("no process"));
     let inside = Machine { in_initial_pid_namespace: false, ..machine() };

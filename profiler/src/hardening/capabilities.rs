@@ -125,6 +125,13 @@ pub(crate) fn drop_unneeded(realtime: bool, aside: CapabilitySet) -> Result<()> 
     set_no_new_privs(true).map_err(|error| failed("PR_SET_NO_NEW_PRIVS", error))
 }
 
+/// Drops all capabilities of the calling thread for good, but those that exec gives to a program.
+pub(crate) fn give_up() -> rustix::io::Result<()> {
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
+
 /// Does something with these capabilities in effect for the calling thread, as far as they were set aside.
 pub(crate) fn having<T>(wanted: CapabilitySet, what: impl FnOnce() -> T) -> T {
     let before = capabilities(None).ok();

@@ -158,7 +158,7 @@ fn each(
         match done {
             Err(Error::BrokenPipe) if all.iter().enumerate().any(is_beside) => {
                 let gone = all.remove(at).path.display().to_string();
-                stderr::say(&format!("nobody reads {gone} any more: the run goes on"));
+                stderr::notice(&format!("nobody reads {gone} any more: the run goes on"));
             }
             result => {
                 result?;

@@ -169,7 +169,7 @@ impl Bars {
         if inner.parsing.barred_files.len() < MAX_NAMED {
             inner.parsing.barred_files.push(line.clone());
             drop(inner);
-            stderr::say(&format!("can't parse {line}; {cost}"));
+            stderr::notice(&format!("can't parse {line}; {cost}"));
         }
     }
 
@@ -180,7 +180,7 @@ impl Bars {
         inner.own = Some(own);
         drop(inner);
         if let Some(error) = refused {
-            stderr::say(&error.to_string());
+            stderr::notice(&error.to_string());
         }
     }
 

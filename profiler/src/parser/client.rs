@@ -174,7 +174,7 @@ impl Parser {
         let name = printable(name);
         let line = format!("names may be missing: the file system of {name} is not responding");
         if self.bars.is_news(&line) {
-            stderr::say(&line);
+            stderr::notice(&line);
         }
     }
 

@@ -158,7 +158,7 @@ impl Supervisor {
 
     fn tell(&self, line: &str) {
         if self.bars.is_news(line) {
-            stderr::say(line);
+            stderr::notice(line);
         }
     }
 }

@@ -190,7 +190,7 @@ impl<T: Task> Crew<T> {
         drop(state);
         given_up.into_iter().for_each(T::refuse);
         if is_new {
-            stderr::say(&format!("names may be missing: {notice}"));
+            stderr::notice(&format!("names may be missing: {notice}"));
         }
     }
 

@@ -3,6 +3,7 @@
 //! The name in a file may hold anything, also what is not UTF-8, and the process may be gone at any time: what can't be
 //! read is `None`.
 
+pub mod called;
 pub mod cgroup;
 pub(crate) mod comm;
 pub mod maps;

@@ -191,7 +191,7 @@ impl Maker {
         tracing::debug!("unwind table {ticket:?}: {bytes:?} bytes in {:?}", start.elapsed());
         if !self.told_newer_go && matches!(&table, Some(Ok(it)) if it.is_newer_go()) {
             self.told_newer_go = true;
-            stderr::say(
+            stderr::notice(
                 "the table of a Go program (.gopclntab) has an unknown version, or does not say where the code \
                  begins: its stacks are unwound by .debug_frame or frame pointers",
             );

@@ -209,6 +209,11 @@ impl Run {
         self.noticed.lock().unwrap().contains(part)
     }
 
+    /// What standard error has said so far.
+    pub(crate) fn said(&self) -> String {
+        self.noticed.lock().unwrap().clone()
+    }
+
     /// Waits until the events are enabled, which nothing on standard output tells of a run that delivers
     /// nothing: by the report that it is asked for, and gives then.
     pub(crate) fn wait_until_it_samples(&self) {
@@ -223,7 +228,7 @@ impl Run {
         self.signal(libc::SIGUSR1);
         let start = Instant::now();
         while !self.has_said(", so far\n") {
-            let said = self.noticed.lock().unwrap().clone();
+            let said = self.said();
             assert!(start.elapsed() < LONG, "it does not report that it samples: {said}");
             thread::sleep(Duration::from_millis(10));
         }

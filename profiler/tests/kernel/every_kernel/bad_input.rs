@@ -21,6 +21,7 @@ fn one_line_and_exit_code_2() {
         (&["-C", "1-"], "CPU"),
         (&["-C", "60000"], "60000 is not online"),
         (&["-p", "4194305"], "no process"),
+        (&["-p", "nobody-is-called-that"], "no process is called that"),
         (&["-e", "cycels"], "did you mean cycles"),
         (&["-d", "soon"], "time"),
         (&["-o", "/nowhere/out"], "/nowhere/out"),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     every_kernel::ledger::assert_sound,
-    support::{Program, Run, fixture, parse_json, symbols},
+    support::{Program, Run, fixture, parse_json, run, symbols},
 };
 
 fn calls(sample: &Value, function: &str) -> bool {
@@ -75,4 +75,25 @@ fn others_than_children_are_left_out_and_accounted_for() {
     let ended = run.end_by(libc::SIGINT);
     let (samples, summary) = parse_json(&ended.stdout);
     assert_eq!((samples.len(), &summary["children"]), (0, &Value::Null), "{summary}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_process_is_sampled_by_its_name() {
+    let one = Program::start("chain.c");
+    let _other = Program::start("nofp.c");
+    let output = run(&["-p", "chain-c", "-d", "1", "-f", "json", "-F", "499"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let (samples, _) = parse_json(&String::from_utf8(output.stdout).unwrap());
+    assert!(!samples.is_empty() && samples.iter().all(|it| it["pid"] == one.0.id()));
+    // Of two nobody knows which is meant.
+    let two = Program::start("chain.c");
+    let output = run(&["-p", "chain-c", "-d", "1"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("2 processes are called that"), "{said}");
+    for program in [&one, &two] {
+        let line = format!("{:>9}  {}", program.0.id(), fixture("chain.c").display());
+        assert!(said.lines().any(|it| it.starts_with(&line)), "{line}: {said}");
+    }
 }

@@ -3,6 +3,8 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
     path::Path,
     process::{Command, Output, Stdio},
@@ -235,6 +237,49 @@ fn a_terminal_sees_how_the_run_goes_on_and_a_pipe_does_not() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn a_quiet_run_says_nothing_but_losses() {
+    let dir = folder();
+    let run = |arguments: &[&str]| {
+        let output = run(dir.path(), &[&["-q", "-o", "a.jsonl"], arguments].concat());
+        (output.status.code(), stderr(&output), read_json(&dir.path().join("a.jsonl")).1)
+    };
+    // With notices: a frequency that is too high, and a process that has ended.
+    let (code, said, summary) = run(&["-F", "1000000000", "--", "true"]);
+    let lost = summary["lost"].clone();
+    let is_ours = ["ring_full", "ring_contended", "scratch_busy", "agent_behind", "undelivered"];
+    let is_lossless = is_ours.iter().all(|it| lost[it].as_u64().unwrap() == 0);
+    assert_eq!((code, said.is_empty()), (Some(0), is_lossless), "{lost}: {said}");
+    // The smallest ring there is, at the highest rate.
+    let busy = "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done";
+    let options = ["-F", "max", "-e", "cpu-clock", "--buffer-size", "4K", "--strict"];
+    let (code, said, _) = run(&[&options[..], &["-a", "--", "sh", "-c", busy]].concat());
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("ring full") && said.contains("--strict was given"), "{said}");
+    assert!(!said.contains("FUNCTION") && !said.contains("wrote "), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_stream_on_a_terminal_names_what_else_there_is() {
+    if !is_installed("script") {
+        return;
+    }
+    let program = Program::start("chain.c");
+    let path = profiler().get_program().to_str().unwrap().to_owned();
+    let stream = format!("{path} -p {}", program.pid());
+    let mut command = Command::new("script");
+    command.args(["-qec", &stream, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut run = Run::of(command.spawn().unwrap());
+    while !run.line().contains("`profiler record` writes a profile") {}
+    // With the process the run ends.
+    drop(program);
+    assert_eq!(run.end().code, Some(0));
+    let output = Command::new(&path).args(["-d", "100ms"]).stdin(Stdio::null()).output().unwrap();
+    assert!(!stderr(&output).contains("profiler record"), "{}", stderr(&output));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn a_file_is_the_old_one_or_the_new_one() {
     let dir = folder();
     let path = dir.path().join("a.jsonl");
@@ -303,6 +348,50 @@ fn a_reader_that_leaves_costs_no_file() {
     let mut command = Command::new("bash");
     command.args(["-c", script]).arg(profiler().get_program()).stdin(Stdio::null());
     assert_eq!(command.status().unwrap().code(), Some(0));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_was_recorded_is_shown_by_another_user_until_ctrl_c() {
+    let dir = folder();
+    let _load = Program::start("chain.c");
+    let mut command = record(dir.path(), &["--open", "-o", "a.html", "-d", "1", "-F", "499"]);
+    command.args(["--", "sh", "-c", "while :; do :; done & sleep 1; kill $!; exit 7"]);
+    command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").env_remove("SSH_CONNECTION");
+    let run = Run::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut address = None;
+    wait_until("the page is served", || {
+        let said = run.said();
+        let found = said.split_whitespace().find_map(|word| word.strip_prefix("http://"));
+        address = found
+            .and_then(|it| it.split_once('/'))
+            .map(|(host, path)| (host.to_owned(), path.to_owned()));
+        address.is_some()
+    });
+    let (host, path) = address.unwrap();
+    let mut stream = TcpStream::connect(&host).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let file = fs::read_to_string(dir.path().join("a.html")).unwrap();
+    // Behind the time of day, which is asked for each.
+    let samples = |page: &str| page.split_once("\"duration_ns\":").unwrap().1.to_owned();
+    assert_eq!(samples(page), samples(&file));
+    // Of its own processes, the one that serves is nobody's, and the agent is not in the kernel any more.
+    assert!(!run.is_in_kernel());
+    let children = format!("/proc/{0}/task/{0}/children", run.child.id());
+    let children = fs::read_to_string(children).unwrap();
+    let server = children.split_whitespace().next().unwrap();
+    let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+    for line in ["Uid:\t65534\t65534\t65534\t65534", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"]
+    {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    let ended = run.end_by(libc::SIGINT);
+    assert_eq!(ended.code, Some(7), "{}", ended.stderr);
+    assert!(TcpStream::connect(&host).is_err());
 }
 
 #[test]
