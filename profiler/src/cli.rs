@@ -11,6 +11,7 @@ use profiler_profile::{
     cpus::CpuList,
     diff::condition::Condition,
     export::format::{FORMATS, Format},
+    import::Filter,
 };
 
 use regex::Regex;
@@ -46,6 +47,12 @@ const DIFF_EXAMPLES: &str = "Examples:
                                             for CI: exit code 4 if parse takes 5 % more
   profiler diff a.folded b.folded -o d.folded && flamegraph.pl d.folded > d.svg
                                             a differential flame graph";
+
+const CONVERT_EXAMPLES: &str = "Examples:
+  profiler convert profile.pb.gz flame.html a page with a flame graph
+  profiler convert a.folded a.pb.gz         for `go tool pprof`
+  profiler convert --focus parse profile.pb.gz parse.svg
+                                            only the stacks that parse is on";
 
 const REPORT_EXAMPLES: &str = "Examples:
   profiler report                           the hottest functions of profile.pb.gz
@@ -89,6 +96,12 @@ pub enum Command {
     /// Reads pprof and folded stacks, whoever has written them. Needs no privileges.
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Write a recorded profile in another format.
+    ///
+    /// Reads pprof and folded stacks, whoever has written them, and writes every format but that of the Firefox
+    /// Profiler, which needs the time of each sample. Needs no privileges.
+    #[command(after_help = CONVERT_EXAMPLES)]
+    Convert(ConvertArgs),
     /// Compare two recorded profiles: what takes more or less time than it did, and what may be noise.
     ///
     /// A change counts where chance would give one as large in one of a hundred comparisons at most. Needs no
@@ -142,12 +155,45 @@ pub struct ReportArgs {
     /// Show so many rows at most; 0 shows all [default: 40, of a tree all].
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
+    /// Which stacks to count.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+/// Which stacks of a recorded profile are wanted.
+#[derive(Debug, Args)]
+pub struct FilterArgs {
     /// Keep only stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
-    pub focus: Option<Regex>,
+    focus: Option<Regex>,
     /// Leave out stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
-    pub ignore: Option<Regex>,
+    ignore: Option<Regex>,
+}
+
+impl FilterArgs {
+    /// The filter.
+    #[must_use]
+    pub fn filter(&self) -> Filter {
+        Filter { focus: self.focus.clone(), ignore: self.ignore.clone() }
+    }
+}
+
+/// What to read, and what to write of it.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// The profile, in pprof or folded; `-` is standard input.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// The file to write; its extension says the format. `-` is standard output.
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// The format, whatever the file is called.
+    #[arg(short, long, value_parser = formats())]
+    pub format: Option<&'static Format>,
+    /// Which stacks to write.
+    #[command(flatten)]
+    pub filter: FilterArgs,
 }
 
 /// What to compare, and what to show of it.

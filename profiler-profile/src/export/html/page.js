@@ -33,13 +33,22 @@ class Page {
     const { title, about, ledger, producer } = this.parts;
     title.textContent = sources.map((it) => it.title).join(" · ");
     document.title = `${title.textContent} – profile`;
-    const taken = this.profile.samples.count.reduce((sum, it) => sum + it, 0);
-    const facts = [`${grouped(taken)} samples`, `${(file.duration_ns / 1e9).toFixed(2)} s`];
-    facts.push(file.cpus === 1 ? "1 CPU" : `${file.cpus} CPUs`);
+    const { source, count } = this.profile.samples;
+    const taken = new Map();
+    source.forEach((it, at) => taken.set(sources[it].unit, (taken.get(sources[it].unit) || 0) + count[at]));
+    if (taken.size === 0) taken.set("samples", 0);
+    const facts = [...taken].map(([unit, sum]) => `${grouped(sum)} ${unit}`);
+    if (file.duration_ns !== null) facts.push(`${(file.duration_ns / 1e9).toFixed(2)} s`);
+    if (file.cpus !== null) facts.push(file.cpus === 1 ? "1 CPU" : `${file.cpus} CPUs`);
     if (file.begun) facts.push(file.begun);
     about.textContent = facts.join(" · ");
     producer.textContent = file.producer;
     this.parts["ledger-table"].textContent = file.ledger;
+    // A file that was read has no account of its samples, but perhaps some words.
+    if (sources.some((it) => it.delivered === null)) {
+      ledger.textContent = file.ledger.split("\n", 1)[0];
+      return;
+    }
     const sum = (of) => sources.reduce((sum, it) => sum + of(it), 0);
     const counts = (reasons) => reasons.reduce((sum, [, count]) => sum + count, 0);
     const reasons = (of) => {
@@ -141,13 +150,18 @@ class Page {
     // What was under the mouse is elsewhere now.
     this.parts.tip.hidden = true;
     const isAll = zoomed === tree.root;
-    this.parts.zoomed.textContent = isAll ? `All · ${grouped(this.total)} samples` : this.sentence(zoomed);
+    this.parts.zoomed.textContent = isAll ? `All · ${grouped(this.total)} ${this.unit()}` : this.sentence(zoomed);
     this.parts.reset.hidden = isAll;
+  }
+
+  // What is counted.
+  unit() {
+    return this.profile.sources[this.filter.source || 0].unit;
   }
 
   sentence(node) {
     const name = this.profile.names[node.function];
-    return `${name} · ${grouped(node.total)} samples · ${share(node.total, this.total)}`;
+    return `${name} · ${grouped(node.total)} ${this.unit()} · ${share(node.total, this.total)}`;
   }
 
   // Marks what the search field says, and shows the share of it.
@@ -175,7 +189,7 @@ class Page {
 
   matchedShare(isMatch) {
     const count = this.profile.countWith(this.own, isMatch);
-    return `Matched: ${share(count, this.total)} · ${grouped(count)} samples`;
+    return `Matched: ${share(count, this.total)} · ${grouped(count)} ${this.unit()}`;
   }
 
   // Marks the function that is selected, or else what was searched. The table shows what was searched.
