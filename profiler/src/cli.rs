@@ -45,8 +45,8 @@ const DIFF_EXAMPLES: &str = "Examples:
   profiler diff before.pb.gz after.pb.gz    what has changed
   profiler diff a.folded b.folded --fail-if 'total(parse) > +5%'
                                             for CI: exit code 4 if parse takes 5 % more
-  profiler diff a.folded b.folded -o d.folded && flamegraph.pl d.folded > d.svg
-                                            a differential flame graph";
+  profiler diff before.pb.gz after.pb.gz -o diff.html
+                                            a flame graph of what has grown and what has shrunk";
 
 const CONVERT_EXAMPLES: &str = "Examples:
   profiler convert profile.pb.gz flame.html a page with a flame graph
@@ -218,7 +218,8 @@ pub struct DiffArgs {
     /// be given several times.
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Condition>,
-    /// Write folded stacks with both counts to this file, for flamegraph.pl and inferno.
+    /// Write the changes to this file: as a differential flame graph if its name ends in .svg or .html, or as folded
+    /// stacks with both counts, for flamegraph.pl and inferno, if it ends in .folded.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
