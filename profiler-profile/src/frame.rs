@@ -46,6 +46,8 @@ pub enum Origin {
     PerfMap,
     /// The dump that a process has written of the code it made.
     Jitdump,
+    /// A profile that was written before.
+    Imported,
     /// No name: the address lies in no mapping that we know.
     #[default]
     NotMapped,
@@ -73,7 +75,13 @@ impl Origin {
     pub fn is_named(self) -> bool {
         matches!(
             self,
-            Self::Elf | Self::Dwarf | Self::Kallsyms | Self::Vdso | Self::PerfMap | Self::Jitdump
+            Self::Elf
+                | Self::Dwarf
+                | Self::Kallsyms
+                | Self::Vdso
+                | Self::PerfMap
+                | Self::Jitdump
+                | Self::Imported
         )
     }
 }
@@ -109,6 +117,7 @@ impl fmt::Display for Origin {
             Self::Vdso => "vdso",
             Self::PerfMap => "perf map",
             Self::Jitdump => "jitdump",
+            Self::Imported => "imported",
             Self::NotMapped => "not mapped",
             Self::NoFile(missing) => return missing.fmt(f),
             Self::NoSymbol => "no symbol",

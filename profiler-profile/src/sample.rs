@@ -68,6 +68,13 @@ impl Task {
         Some(self.tid).filter(|tid| *tid != 0 || self.is_idle())
     }
 
+    /// Whether the process is called otherwise than the thread.
+    fn has_main_comm(&self) -> bool {
+        // A sample of the main thread itself has its name as it was then.
+        let is_other = self.tid != self.tgid || self.comm == Comm::default();
+        is_other && !self.main_comm.text().trim().is_empty()
+    }
+
     /// Whether it is the task that runs where nothing else does.
     fn is_idle(&self) -> bool {
         (self.tgid, self.tid) == (0, 0) && self.comm.0.starts_with(b"swapper")
@@ -76,17 +83,14 @@ impl Task {
     /// Its process as a whole, under the name that people call it.
     #[must_use]
     pub fn of_process(self) -> Self {
-        let is_known = self.tid != self.tgid && !self.main_comm.text().trim().is_empty();
-        let comm = if is_known { self.main_comm } else { self.comm };
+        let comm = if self.has_main_comm() { self.main_comm } else { self.comm };
         Self { tid: self.tgid, comm, main_comm: comm, ..self }
     }
 
     /// What people call the process: its main thread's name, or else this thread's.
     #[must_use]
     pub fn process_name(&self) -> Cow<'_, str> {
-        let is_known = !self.main_comm.text().trim().is_empty();
-        // A sample of the main thread itself has its name as it was then.
-        if is_known && self.tid != self.tgid { self.main_comm.text() } else { self.comm.text() }
+        if self.has_main_comm() { self.main_comm.text() } else { self.comm.text() }
     }
 }
 
@@ -95,6 +99,22 @@ impl Task {
 pub struct Comm(pub [u8; COMM_LEN]);
 
 impl Comm {
+    /// As much of a name as there is room for.
+    ///
+    /// ```
+    /// use profiler_profile::sample::Comm;
+    /// assert_eq!(Comm::of("a name of 18 bytes").text(), "a name of 18 byt");
+    /// assert_eq!(Comm::of("fifteen bytes +\u{e4}").text(), "fifteen bytes +");
+    /// ```
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let mut comm = Self::default();
+        let end = (0..=COMM_LEN).rev().find(|end| name.is_char_boundary(*end));
+        let fitting = name.bytes().take(end.unwrap_or_default());
+        comm.0.iter_mut().zip(fitting).for_each(|(to, byte)| *to = byte);
+        comm
+    }
+
     /// The name as text; bytes that are no UTF-8 are replaced. It is not
     /// [printable](crate::printable::printable) yet.
     ///

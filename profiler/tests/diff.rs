@@ -33,6 +33,36 @@ fn what_has_changed_is_shown_and_written() {
 }
 
 #[test]
+fn changes_are_drawn_by_the_extension() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in FILES {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let draw = |output: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_profiler"));
+        command.args(["diff", "before.folded", "after.folded", "-o", output]).args(more);
+        let result = command.current_dir(dir.path()).output().unwrap();
+        let text = fs::read_to_string(dir.path().join(output)).unwrap_or_default();
+        (result.status.code(), String::from_utf8(result.stderr).unwrap(), text)
+    };
+    let parse = "<title>parse (12,000 samples, 74.86%; before 10,000: +20.0%)</title>";
+    let (code, said, svg) = draw("out.svg", &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("wrote out.svg, for any browser"), "{said}");
+    assert!(svg.starts_with("<?xml") && svg.contains(parse), "{svg}");
+    let (_, _, svg) = draw("out.svg", &["--normalize"]);
+    assert!(svg.contains("; before 11,450: +4.8%)</title>"), "{svg}");
+    let (code, said, html) = draw("out.html", &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(html.contains("\"change\":{\"scale\":1.0,\"deviations\":"));
+    let (code, said, text) = draw("out.pb.gz", &[]);
+    assert_eq!((code, text.as_str()), (Some(2), ""));
+    assert!(said.contains("give .svg, .html or .folded"), "{said}");
+    // Nothing is left beside them.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), FILES.len() + 2);
+}
+
+#[test]
 fn a_condition_fails_a_script() {
     for (condition, code) in
         [("self(parse) > +5%", 4), ("self(write) > +5%", 0), ("total(main) < +5%", 0)]

@@ -42,6 +42,21 @@ pub struct Change {
 }
 
 impl Change {
+    /// From so many samples to so many, where each of the first stands for `scale` of the second.
+    #[must_use]
+    pub fn of_counts(before: u64, after: u64, scale: f64) -> Self {
+        let (before, after) = (before as f64, after as f64);
+        let deviation = (scale * before.sqrt()).hypot(after.sqrt());
+        Self { before: scale * before, after, deviation }
+    }
+
+    /// The difference as a share of the larger value: from -1, where nothing is left, to 1, where nothing was before.
+    #[must_use]
+    pub fn relative(&self) -> f64 {
+        let larger = self.before.max(self.after);
+        if larger > 0.0 { self.delta() / larger } else { 0.0 }
+    }
+
     /// The difference.
     #[must_use]
     pub fn delta(&self) -> f64 {

@@ -54,13 +54,13 @@ impl Sampled {
         self.counts.iter().chain([&self.values])
     }
 
-    /// What is counted, in words: samples, or the unit that the values are in.
+    /// What is counted, in words: samples, or what the values are.
     #[must_use]
     pub fn unit(&self) -> &str {
-        if self.counts.is_some() || &*self.values.unit == "count" {
-            "samples"
-        } else {
-            &self.values.unit
+        match &self.counts {
+            Some(_) => "samples",
+            None if &*self.values.unit == "count" => &self.values.name,
+            None => &self.values.unit,
         }
     }
 

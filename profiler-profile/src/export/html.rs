@@ -40,14 +40,27 @@ const SCRIPT: &str = concat!(
 
 /// The digests of both by which the page's policy knows them; a test says what they have to be.
 /// <https://www.w3.org/TR/CSP3/#grammardef-hash-source>
-const STYLE_HASH: &str = "sha256-t2zjpBg+KuBFNGa2Y7/s7qjawIi0kXfHiti2Lm10nPE=";
-const SCRIPT_HASH: &str = "sha256-eSYsuy3w562QIhQG+NJnGN9bWbrXVhNxWhCXEB7phbM=";
+const STYLE_HASH: &str = "sha256-kiYlCgBZhT1ullTuaOSO4jN9NHS/bpLO1CRZNyrMDr8=";
+const SCRIPT_HASH: &str = "sha256-YBqZ+5ph6FmsFdaJkz28zyyZ1ARM6Yhaluxrep3H3Vs=";
 
 fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
-    let data = Data::of(profile, about);
+    write_page(&Data::of(profile, about), to)
+}
+
+/// Writes a page that compares the second source with the first; samples of the second count `scale` each.
+pub(super) fn write_changes(
+    profile: &Profile,
+    about: &About<'_>,
+    scale: f64,
+    to: &mut dyn Write,
+) -> io::Result<()> {
+    write_page(&Data::of(profile, about).compared(scale), to)
+}
+
+fn write_page(data: &Data, to: &mut dyn Write) -> io::Result<()> {
     let (before, after) = page();
     to.write_all(before.as_bytes())?;
-    to.write_all(inert(&serde_json::to_string(&data)?).as_bytes())?;
+    to.write_all(inert(&serde_json::to_string(data)?).as_bytes())?;
     to.write_all(after.as_bytes())
 }
 

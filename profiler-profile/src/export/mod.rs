@@ -1,6 +1,7 @@
 //! From a profile to bytes: one file a format.
 
 pub mod about;
+pub mod change;
 pub mod compact;
 pub mod firefox;
 pub mod folded;

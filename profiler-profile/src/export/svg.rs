@@ -4,7 +4,7 @@
 //! The look and the keys are those of Brendan Gregg's flame graphs, <https://www.brendangregg.com/flamegraphs.html>.
 //! The file needs nothing beside it. Without its script, as in an `<img>`, it is a picture of the whole.
 
-mod colour;
+pub(super) mod colour;
 
 use std::{
     fmt::{self, Write as _},
@@ -55,16 +55,31 @@ fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result
         };
         let tree = tree(profile, slot);
         let subtitle = subtitle(source, about.duration_ns, tree.total());
-        top += graph(&mut graphs, top, [&title, &subtitle], &tree, source.unit());
+        let look = |shown: &Shown<'_>| Look {
+            facts: facts(shown.node.total, tree.total(), source.unit()),
+            fill: colour(&shown.function.name, shown.function.kind),
+        };
+        top += graph(&mut graphs, top, [&title, &subtitle], &tree, look);
     }
+    write_document(&graphs, top, to)
+}
+
+/// Writes a document with these graphs, which are so high together.
+pub(super) fn write_document(graphs: &str, height: usize, to: &mut dyn Write) -> io::Result<()> {
     writeln!(
         to,
         "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n\
-         <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{top}\" \
-         viewBox=\"0 0 {WIDTH} {top}\">\n\
+         <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\">\n\
          <style><![CDATA[\n{STYLE}]]></style>\n{graphs}\
          <script><![CDATA[\n{SCRIPT}]]></script>\n</svg>"
     )
+}
+
+/// How many there are, and their share of all.
+pub(super) fn facts(count: u64, of: u64, unit: &str) -> String {
+    let share = 100.0 * count as f64 / of.max(1) as f64;
+    format!("{} {unit}, {share:.2}%", grouped(count))
 }
 
 /// The samples of the source in this slot.
@@ -89,13 +104,21 @@ fn subtitle(source: &Sampled, duration_ns: Option<u64>, count: u64) -> String {
     text
 }
 
+/// What is to be seen of a frame beside its name.
+pub(super) struct Look {
+    /// What stands in brackets behind its name, without one that begins there.
+    pub(super) facts: String,
+    /// Its colour, as CSS writes it.
+    pub(super) fill: String,
+}
+
 /// Adds a graph below `top`, and says how high it is.
-fn graph(
+pub(super) fn graph(
     svg: &mut String,
     top: usize,
     [title, subtitle]: [&str; 2],
     tree: &Tree,
-    unit: &str,
+    look: impl Fn(&Shown<'_>) -> Look,
 ) -> usize {
     let frames = frames(tree);
     let rows = frames.iter().map(|it| it.node.depth + 1).max().unwrap_or(1);
@@ -122,16 +145,18 @@ fn graph(
         height - 12,
     );
     for frame in &frames {
-        frame.write(svg, tree, HEAD + (rows - 1) * ROW, unit);
+        frame.write(svg, tree, HEAD + (rows - 1) * ROW, &look(frame));
     }
     svg.push_str("</svg>\n");
     height
 }
 
 /// A node that is wide enough to be seen.
-struct Shown<'a> {
-    node: &'a Node,
-    function: &'a Function,
+pub(super) struct Shown<'a> {
+    /// The place of the node in the tree.
+    pub(super) place: usize,
+    pub(super) node: &'a Node,
+    pub(super) function: &'a Function,
     /// How many samples are left of it.
     start: u64,
 }
@@ -154,7 +179,7 @@ fn frames(tree: &Tree) -> Vec<Shown<'_>> {
         if let Some(function) = tree.functions.get(node.function)
             && (place == 0 || scale(node.total, tree) >= NARROWEST)
         {
-            shown.push(Shown { node, function, start });
+            shown.push(Shown { place, node, function, start });
         }
     }
     shown
@@ -167,24 +192,22 @@ fn scale(samples: u64, tree: &Tree) -> f64 {
 
 impl Shown<'_> {
     /// `bottom` is where the lowest row begins.
-    fn write(&self, svg: &mut String, tree: &Tree, bottom: usize, unit: &str) {
-        let Self { node: Node { depth, total, .. }, function, start } = self;
-        let Function { name, kind, .. } = function;
+    fn write(&self, svg: &mut String, tree: &Tree, bottom: usize, look: &Look) {
+        let Self { node: Node { depth, total, .. }, function, start, .. } = self;
+        let name = &function.name;
         let x = MARGIN as f64 + scale(*start, tree);
         // A graph without samples shows its root alone.
         let width =
             if *depth == 0 { scale(1, tree).max(scale(*total, tree)) } else { scale(*total, tree) };
         let y = bottom - depth * ROW;
-        let share = 100.0 * *total as f64 / tree.total().max(1) as f64;
         let _ = write!(
             svg,
-            "<g class=\"f\" data-x=\"{start}\" data-n=\"{total}\"><title>{} ({} {}, {share:.2}%)</title>\
+            "<g class=\"f\" data-x=\"{start}\" data-n=\"{total}\"><title>{} ({})</title>\
              <rect x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{}\" fill=\"{}\"/>",
             Escaped(name),
-            grouped(*total),
-            Escaped(unit),
+            Escaped(&look.facts),
             ROW - 1,
-            colour(name, *kind),
+            look.fill,
         );
         let fitting = fitting(name, width);
         if !fitting.is_empty() {
@@ -215,8 +238,12 @@ fn fitting(name: &str, width: f64) -> String {
 }
 
 /// A number with commas: `1,234,567`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
+pub(super) fn grouped(number: u64) -> String {
+    grouped_digits(&number.to_string())
+}
+
+/// The same of its digits.
+pub(super) fn grouped_digits(digits: &str) -> String {
     let mut text = String::new();
     for (left, digit) in (0..digits.len()).rev().zip(digits.chars()) {
         text.push(digit);
@@ -277,7 +304,12 @@ mod tests {
             builder.add(entry);
         }
         let mut svg = String::new();
-        graph(&mut svg, 0, ["Flame Graph", "cycles"], &builder.finish().0, "samples");
+        let tree = builder.finish().0;
+        let look = |it: &Shown<'_>| Look {
+            facts: facts(it.node.total, tree.total(), "samples"),
+            fill: colour(&it.function.name, it.function.kind),
+        };
+        graph(&mut svg, 0, ["Flame Graph", "cycles"], &tree, look);
         svg
     }
 

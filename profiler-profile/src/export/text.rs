@@ -18,6 +18,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::{
     Exporter, Row,
+    folded::UNKNOWN,
     format::{Export, Format, Options, Processes},
     rendered::Rendered,
 };
@@ -55,7 +56,7 @@ impl Exporter for Text {
     fn add(&mut self, row: Row<'_>, to: &mut dyn Write) -> io::Result<()> {
         let Self { block, rendered, options, clock, .. } = self;
         block.clear();
-        let comm = row.task.comm.text();
+        let comm = if row.task.is_unknown() { UNKNOWN.into() } else { row.task.comm.text() };
         let (comm, tgid, tid) = (printable(&comm), row.task.tgid, row.task.tid);
         let _ = write!(block, "COMM: {comm} (pid={tgid} tid={tid}) ");
         if let Some(moment) = row.moment {

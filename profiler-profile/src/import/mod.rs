@@ -3,11 +3,15 @@
 //! Files may be anybody's. What they can make us allocate is [limited](Limits), and what is wrong with them is
 //! said with its place.
 
+mod counted;
+mod filter;
 pub mod folded;
 pub mod pprof;
 mod wire;
 
 use std::{borrow::Cow, sync::Arc};
+
+pub use self::{counted::Counted, filter::Filter};
 
 /// What a file may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,12 @@ pub enum Error {
         at: usize,
         /// What is wrong.
         what: String,
+    },
+    /// It can't be written as samples.
+    #[error("a stack has the value {value}: differences of profiles have no samples to write")]
+    Negative {
+        /// The first such value.
+        value: i64,
     },
     /// A line is not as it must be.
     #[error("line {line}: {what}")]
@@ -151,6 +161,17 @@ pub enum LabelValue {
 pub(crate) const UNKNOWN: &str = "[unknown]";
 
 impl Frame {
+    /// Whether its name is what stands for one that is not known: its file in brackets.
+    #[must_use]
+    pub(crate) fn is_unnamed(&self) -> bool {
+        let Some(name) = self.name.as_deref().filter(|name| !name.trim().is_empty()) else {
+            return true;
+        };
+        let module = self.module.as_deref().unwrap_or(UNKNOWN);
+        let file = module.rsplit('/').next().unwrap_or(module).trim_matches(['[', ']']);
+        name.strip_prefix('[').and_then(|it| it.strip_suffix(']')) == Some(file)
+    }
+
     /// What people call it: its name, or else the file that it is in.
     #[must_use]
     pub fn shown_name(&self) -> &str {

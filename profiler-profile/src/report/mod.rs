@@ -5,10 +5,8 @@ mod table;
 
 use std::fmt::Write as _;
 
-use regex::Regex;
-
 use crate::{
-    import::{Imported, Stack, ValueType},
+    import::{Filter, Imported, Stack, ValueType},
     printable::printable,
 };
 
@@ -33,10 +31,8 @@ pub struct Options {
     pub tree: bool,
     /// How many rows at most; all if `None`.
     pub rows: Option<usize>,
-    /// Only stacks with a function whose name matches.
-    pub focus: Option<Regex>,
-    /// No stacks with a function whose name matches.
-    pub ignore: Option<Regex>,
+    /// Which stacks are counted.
+    pub filter: Filter,
     /// How wide a line may be; names are elided in the middle.
     pub columns: Option<usize>,
 }
@@ -74,22 +70,9 @@ struct Selected<'a> {
 
 impl<'a> Selected<'a> {
     fn of(profile: &'a Imported, options: &'a Options) -> Self {
-        // Each frame once, and not in each stack that has it.
-        let matching = |pattern: &Regex| -> Vec<bool> {
-            profile.frames.iter().map(|frame| pattern.is_match(frame.shown_name())).collect()
-        };
-        let focus = options.focus.as_ref().map(matching);
-        let ignore = options.ignore.as_ref().map(matching);
-        let has_one = |matching: &[bool], stack: &Stack| {
-            places(stack).any(|place| matching.get(place).copied().unwrap_or(false))
-        };
         let value =
             |stack: &Stack| stack.values.get(profile.default_value).copied().map_or(0, i128::from);
-        let is_shown = |stack: &&Stack| {
-            focus.as_ref().is_none_or(|it| has_one(it, stack))
-                && !ignore.as_ref().is_some_and(|it| has_one(it, stack))
-        };
-        let shown = profile.stacks.iter().filter(is_shown);
+        let shown = options.filter.stacks(profile);
         let stacks: Vec<_> = shown.map(|stack| (stack, value(stack))).collect();
         let total = stacks.iter().map(|(_, value)| value).sum();
         let of = profile.stacks.iter().map(value).sum();
@@ -158,6 +141,8 @@ fn elided(name: &str, width: Option<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use regex::Regex;
+
     use super::*;
     use crate::import::{Limits, folded};
 
@@ -170,8 +155,9 @@ mod tests {
         text(&read, options).lines().map(str::to_owned).collect()
     }
 
-    fn pattern(text: &str) -> Regex {
-        Regex::new(text).unwrap()
+    fn focus(text: &str) -> Options {
+        let filter = Filter { focus: Some(Regex::new(text).unwrap()), ..Filter::default() };
+        Options { filter, ..Options::default() }
     }
 
     #[test]
@@ -193,11 +179,12 @@ mod tests {
 
     #[test]
     fn a_focus_and_what_is_ignored_say_how_much_is_left() {
-        let lines = shown(&Options { focus: Some(pattern("^serve$")), ..Options::default() });
+        let lines = shown(&focus("^serve$"));
         assert_eq!(lines[0], "samples: 80 of 100 (80.0%)");
-        let lines = shown(&Options { ignore: Some(pattern("serve")), ..Options::default() });
+        let filter = Filter { ignore: Some(Regex::new("serve").unwrap()), ..Filter::default() };
+        let lines = shown(&Options { filter, ..Options::default() });
         assert_eq!(lines[0], "samples: 20 of 100 (20.0%)");
-        let lines = shown(&Options { focus: Some(pattern("nothing")), ..Options::default() });
+        let lines = shown(&focus("nothing"));
         assert_eq!((&*lines[0], lines.len()), ("samples: 0 of 100 (0.0%)", 3));
     }
 

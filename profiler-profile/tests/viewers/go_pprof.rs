@@ -2,8 +2,10 @@
 
 use std::{fs, process::Command, sync::Arc};
 
+use jiff::tz::TimeZone;
 use profiler_profile::{
-    import::{Frame, Imported, Limits, Stack, pprof},
+    export::{format::Format, output::Output},
+    import::{self, Counted, Filter, Frame, Imported, Limits, Stack, pprof},
     profile::Profile,
     sample::Sample,
     source::Source,
@@ -11,8 +13,8 @@ use profiler_profile::{
 };
 
 use crate::run::{
-    at_line, cpu_clock, export, export_within, function, inlined, kernel, page_faults, sample,
-    stack, task, unmapped, unnamed,
+    at_line, cpu_clock, export, export_within, function, inlined, kernel, options, page_faults,
+    sample, stack, task, unmapped, unnamed,
 };
 
 /// What `go tool pprof` says of a profile; `None` if Go is not installed.
@@ -313,4 +315,39 @@ fn names_that_anybody_chose() {
     let text = go_pprof(&profile, &["-raw"]).unwrap();
     assert!(text.contains(" comm:[h\\ni]"), "{text}");
     assert!(text.contains("\n1: 0x0/0x0/0x0 /bin/\\x1b[2J ab"), "{text}");
+}
+
+#[test]
+fn a_converted_profile_shows_the_same() {
+    let clock = cpu_clock();
+    let before = export("pprof", &[&clock], &samples(&mut Store::default(), &clock));
+    let read = pprof::read(&before, &Limits::default()).unwrap();
+    let counted = Counted::of(&read, &Filter::default(), "profiler", TimeZone::UTC).unwrap();
+    let mut after = Vec::new();
+    let export = Format::find("pprof").unwrap().export;
+    let mut output = Output::new(export, options(&[&clock]), &mut after);
+    output.finish(&counted.profile, &counted.about).unwrap();
+    drop(output);
+    let again = pprof::read(&after, &Limits::default()).unwrap();
+    assert_eq!(again.totals(), read.totals());
+    for view in ["-top", "-tree", "-tags"] {
+        let Some(shown) = go_pprof(&before, &[view]) else { return };
+        assert_eq!(go_pprof(&after, &[view]).unwrap(), shown, "{view}");
+    }
+    let folded =
+        import::folded::read(b"web;main;work 3\nweb;main 1\n", &Limits::default()).unwrap();
+    let counted = Counted::of(&folded, &Filter::default(), "profiler", TimeZone::UTC).unwrap();
+    let mut written = Vec::new();
+    let mut output = Output::new(export, options(&[&clock]), &mut written);
+    output.finish(&counted.profile, &counted.about).unwrap();
+    drop(output);
+    let text = go_pprof(&written, &["-top"]).unwrap();
+    assert_eq!(
+        rows(&text),
+        [
+            "3 75.00% 75.00%          3 75.00%  work",
+            "1 25.00%   100%          4   100%  main",
+            "0     0%   100%          4   100%  web",
+        ]
+    );
 }

@@ -9,8 +9,8 @@ pub(super) const EXAMPLES: &str = "Examples:
   profiler diff before.pb.gz after.pb.gz    what has changed
   profiler diff a.folded b.folded --fail-if 'total(parse) > +5%'
                                             for CI: exit code 4 if this holds
-  profiler diff a.folded b.folded -o d.folded && flamegraph.pl d.folded > d.svg
-                                            a differential flame graph";
+  profiler diff before.pb.gz after.pb.gz -o diff.html
+                                            a flame graph of what has changed";
 
 /// What to compare, and what to show of it.
 #[derive(Debug, Args)]
@@ -34,7 +34,10 @@ pub struct DiffArgs {
     /// be given several times.
     #[arg(long, value_name = "CONDITION")]
     pub fail_if: Vec<Condition>,
-    /// Write folded stacks with both counts to this file, for flamegraph.pl and inferno.
+    /// Write the changes to this file.
+    ///
+    /// As a differential flame graph if its name ends in .svg or .html, or as folded stacks with both counts, for
+    /// flamegraph.pl and inferno, if it ends in .folded.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

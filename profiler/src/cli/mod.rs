@@ -1,5 +1,6 @@
 //! What was typed. Parsing does no I/O; what it means is `config`'s matter.
 
+mod convert;
 mod diff;
 mod record;
 mod report;
@@ -17,9 +18,10 @@ use clap_complete::Shell;
 use profiler_profile::export::format::{FORMATS, Format};
 
 pub use self::{
+    convert::ConvertArgs,
     diff::DiffArgs,
     record::RecordArgs,
-    report::{By, ReportArgs},
+    report::{By, FilterArgs, ReportArgs},
     sampling::{CallGraph, SamplingArgs, Strict},
     stream::StreamArgs,
     usage::{help_of, one_line},
@@ -103,6 +105,12 @@ pub enum Command {
     /// Reads pprof and folded stacks, whoever has written them. Needs no privileges.
     #[command(help_template = TEMPLATE, before_help = report::EXAMPLES)]
     Report(ReportArgs),
+    /// Write a recorded profile in another format.
+    ///
+    /// Reads pprof and folded stacks, whoever has written them, and writes every format but that of the Firefox
+    /// Profiler, which needs the time of each sample. Needs no privileges.
+    #[command(help_template = TEMPLATE, before_help = convert::EXAMPLES)]
+    Convert(ConvertArgs),
     /// Compare two recorded profiles.
     ///
     /// Shows what takes more or less time than it did, and what may be noise.
@@ -212,7 +220,8 @@ mod tests {
     fn subcommands_come_as_people_need_them() {
         let root = Cli::command();
         let names: Vec<&str> = root.get_subcommands().map(clap::Command::get_name).collect();
-        let expected = ["record", "report", "diff", "doctor", "unwind-info", "completions", "man"];
+        let expected =
+            ["record", "report", "convert", "diff", "doctor", "unwind-info", "completions", "man"];
         assert_eq!(names, expected);
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use profiler_profile::import::Filter;
 use regex::Regex;
 
 use crate::units;
@@ -33,12 +34,28 @@ pub struct ReportArgs {
     /// Show so many rows at most; 0 shows all [default: 40, of a tree all].
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
+    /// Which stacks to count.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+/// Which stacks of a recorded profile are wanted.
+#[derive(Debug, Args)]
+pub struct FilterArgs {
     /// Keep only stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
-    pub focus: Option<Regex>,
+    focus: Option<Regex>,
     /// Leave out stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
-    pub ignore: Option<Regex>,
+    ignore: Option<Regex>,
+}
+
+impl FilterArgs {
+    /// The filter.
+    #[must_use]
+    pub fn filter(&self) -> Filter {
+        Filter { focus: self.focus.clone(), ignore: self.ignore.clone() }
+    }
 }
 
 /// What the rows of a report stand for.

@@ -72,7 +72,7 @@ pub struct SamplingArgs {
     /// Sample only what runs as this user, by name or id.
     ///
     /// The real user id counts. Can be given several times.
-    #[arg(long = "uid", value_name = "USER", help_heading = FILTERS)]
+    #[arg(long = "uid", value_name = "USER", help_heading = FILTERS, hide_short_help = true)]
     pub users: Vec<String>,
     /// Sample only this container.
     ///
@@ -88,7 +88,7 @@ pub struct SamplingArgs {
     /// Sample only this cgroup and everything below it, such as /system.slice.
     ///
     /// Needs cgroups of version 2. Can be given several times.
-    #[arg(long = "cgroup", value_name = "PATH", help_heading = FILTERS)]
+    #[arg(long = "cgroup", value_name = "PATH", help_heading = FILTERS, hide_short_help = true)]
     pub cgroups: Vec<PathBuf>,
     /// Sample the whole machine, which is the default; with a command, while that runs.
     #[arg(short, long, conflicts_with = "pids", help_heading = FILTERS, hide_short_help = true)]

@@ -1,16 +1,29 @@
 //! `diff`: what has changed from one recorded profile to another.
 
-use std::process::ExitCode;
-
-use profiler_profile::{
-    diff::{Diff, Measure, text},
-    import::Imported,
+use std::{
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
 };
 
-use super::{answer, recorded};
+use jiff::tz::TimeZone;
+use profiler_profile::{
+    diff::{Diff, Measure, text},
+    export::{change::Comparison, folded, format::Format, html, svg},
+    import::{self, Counted, Filter, Imported},
+};
+
+use super::{
+    answer,
+    destination::{Destination, resolve},
+    recorded,
+    replacement::Replacement,
+};
 use crate::{
     cli::DiffArgs,
     error::{Error, Result},
+    invoker::Invoker,
+    output::PRODUCER,
     stderr,
 };
 
@@ -19,6 +32,7 @@ const LENGTHS_DIFFER: f64 = 0.05;
 
 /// Prints the comparison, and checks the conditions.
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
+    let destination = args.output.as_deref().map(destination).transpose()?;
     let (before, after) = (recorded::read(&args.before)?, recorded::read(&args.after)?);
     check_units(&before, &after)?;
     if !args.normalize {
@@ -26,9 +40,8 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
     }
     let measure = if args.normalize { Measure::Share } else { Measure::Absolute };
     let diff = Diff::new(&before, &after, measure);
-    if let Some(path) = &args.output {
-        let written = std::fs::write(path, text::folded(&before, &after));
-        written.map_err(|error| Error::write(path, &error))?;
+    if let Some(destination) = destination {
+        write(&destination, &before, &after, measure)?;
     }
     let rows = (args.top > 0).then_some(args.top);
     let options = text::Options { measure, rows, noise: args.noise };
@@ -37,6 +50,50 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
         Some(condition) => Err(Error::Condition(condition.to_string())),
         None => Ok(code),
     }
+}
+
+/// Where a picture of the changes goes, and as what.
+fn destination(path: &Path) -> Result<Destination> {
+    let destination = resolve(vec![path.to_owned()], None, "-o ")?.swap_remove(0);
+    let known: [&Format; 3] = [&svg::FORMAT, &html::FORMAT, &folded::FORMAT];
+    if known.contains(&destination.format) {
+        return Ok(destination);
+    }
+    let (path, format) = (path.display(), destination.format.name);
+    Err(Error::Usage(format!(
+        "-o {path}: {format} has no place for changes: give .svg, .html or .folded"
+    )))
+}
+
+/// Writes the changes, and says where they are.
+fn write(
+    destination: &Destination,
+    before: &Imported,
+    after: &Imported,
+    measure: Measure,
+) -> Result<()> {
+    let is_folded = destination.format == &folded::FORMAT;
+    let counted = |it: &Imported| {
+        Counted::of(it, &Filter::default(), PRODUCER, TimeZone::system())
+            .map_err(|error: import::Error| Error::system("cannot draw the changes", error))
+    };
+    let comparison = if is_folded {
+        None
+    } else {
+        Some(Comparison::new(&counted(before)?, &counted(after)?, measure))
+    };
+    let (mut sink, replacement) = destination.open(Invoker::find().as_ref())?;
+    let path = sink.path().to_owned();
+    let written = match comparison {
+        None => sink.write_all(text::folded(before, after).as_bytes()),
+        Some(it) if destination.format == &svg::FORMAT => it.write_svg(&mut sink),
+        Some(it) => it.write_html(&mut sink),
+    };
+    let written: io::Result<()> = written.and_then(|()| sink.flush());
+    written.map_err(|error| Error::write(&path, &error))?;
+    replacement.map_or(Ok(()), Replacement::commit)?;
+    destination.tell();
+    Ok(())
 }
 
 /// What is compared must be of one kind.

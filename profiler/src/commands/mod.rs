@@ -1,5 +1,7 @@
 //! What the profiler can be told to do, a file each.
 
+mod convert;
+mod destination;
 mod diff;
 mod doctor;
 mod manual;
@@ -34,6 +36,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Completions { shell }) => Ok(manual::completions(shell)),
         Some(Command::Man) => Ok(manual::page()),
         Some(Command::Report(args)) => report::run(&args),
+        Some(Command::Convert(args)) => convert::run(args),
         Some(Command::Diff(args)) => diff::run(&args),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),

@@ -36,8 +36,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
         },
         tree: args.tree,
         rows: args.top.or((!args.tree).then_some(ROWS)).filter(|rows| *rows > 0),
-        focus: args.focus.clone(),
-        ignore: args.ignore.clone(),
+        filter: args.filter.filter(),
         columns: columns.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0),
     };
     Ok(answer(&report::text(&profile, &options)))

@@ -10,6 +10,7 @@ use super::super::{
     tree::{Builder, Tree, process_name, thread_name},
 };
 use crate::{
+    diff::threshold,
     ledger::SourceAccount,
     printable::{printable, printable_lines},
     profile::{Entry, Profile},
@@ -27,6 +28,9 @@ pub(super) struct Data {
     /// How many there are, if that is known.
     cpus: Option<usize>,
     sources: Vec<Source>,
+    /// Whether the second source is what the first was before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<Changed>,
     /// The whole ledger, for people; of a file that was read, what it says of itself.
     ledger: String,
     /// All text that the tables refer to.
@@ -36,6 +40,15 @@ pub(super) struct Data {
     functions: Functions,
     nodes: Nodes,
     samples: Samples,
+}
+
+/// How two sources are compared.
+#[derive(Serialize)]
+struct Changed {
+    /// What samples of the second are multiplied by.
+    scale: f64,
+    /// A change by no more standard deviations is noise.
+    deviations: f64,
 }
 
 #[derive(Serialize)]
@@ -142,6 +155,7 @@ impl Data {
             duration_ns: about.duration_ns,
             cpus: about.ledger.map(|it| it.per_cpu.len()),
             sources: sources(about),
+            change: None,
             ledger: match about.ledger {
                 Some(ledger) => ledger.table(false).trim_matches('\n').to_owned(),
                 None => printable_lines(&about.comments.join("\n")).into_owned(),
@@ -153,6 +167,14 @@ impl Data {
             nodes,
             samples,
         }
+    }
+}
+
+impl Data {
+    /// The same as a comparison of the first source with the second, whose samples count `scale` each.
+    pub(super) fn compared(self, scale: f64) -> Self {
+        let deviations = threshold(self.nodes.depth.len());
+        Self { change: Some(Changed { scale, deviations }), ..self }
     }
 }
 

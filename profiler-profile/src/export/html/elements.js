@@ -20,6 +20,12 @@ function share(samples, total) {
   return `${percent > 0 && percent < 0.1 ? percent.toFixed(2) : percent.toFixed(1)}%`;
 }
 
+// A change as a share of what was before.
+function growth({ growth }) {
+  if (!Number.isFinite(growth)) return "new";
+  return `${growth > 0 ? "+" : ""}${(100 * growth).toFixed(1)}%`;
+}
+
 function press(button, isPressed) {
   button.setAttribute("aria-pressed", String(isPressed));
 }

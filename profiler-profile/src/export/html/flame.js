@@ -27,6 +27,15 @@ function palette(isDark) {
   return [quiet, quiet, user, inlined, kernel, kernel];
 }
 
+// Red for what has grown by so large a share of itself, from -1 to 1, and blue for what has shrunk; quiet for null. The
+// SVG has the same.
+function changeColour(growth, isDark) {
+  if (growth === null) return isDark ? "#3a3d43" : "#e0dfdc";
+  const size = Math.sqrt(Math.min(Math.abs(growth), 1));
+  const lightness = isDark ? 26 + 18 * size : 86 - 28 * size;
+  return `hsl(${growth > 0 ? 8 : 213} ${(isDark ? 20 : 35) + 50 * size}% ${lightness}%)`;
+}
+
 class FlameGraph {
   constructor(profile, { canvas, scroller, spacer }) {
     Object.assign(this, { profile, canvas, scroller, spacer });
@@ -45,6 +54,7 @@ class FlameGraph {
     const style = getComputedStyle(document.documentElement);
     const value = (name) => style.getPropertyValue(name).trim();
     const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+    this.isDark = isDark;
     this.colours = palette(isDark);
     this.theme = {
       text: value("--frame-text"),
@@ -170,7 +180,7 @@ class FlameGraph {
         const of = box.node.function;
         const isMarked = this.isMarked && this.isMarked(of);
         context.globalAlpha = this.isMarked && !isMarked ? 0.38 : box.isCaller ? 0.55 : 1;
-        context.fillStyle = isMarked ? theme.mark : this.colours[profile.kinds[of]][this.shades[of]];
+        context.fillStyle = isMarked ? theme.mark : this.colour(box.node);
         if (box.width > 5) {
           context.beginPath();
           context.roundRect(box.x, y, shown, ROW - 1, 2.5);
@@ -188,6 +198,13 @@ class FlameGraph {
     });
     context.globalAlpha = 1;
     for (const box of [this.hovered, this.cursor]) if (box) this.outline(box);
+  }
+
+  colour(node) {
+    const { profile } = this;
+    const change = profile.change(node.before, node.total);
+    if (change) return changeColour(change.isNoise ? null : change.relative, this.isDark);
+    return this.colours[profile.kinds[node.function]][this.shades[node.function]];
   }
 
   outline(box) {

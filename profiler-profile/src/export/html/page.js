@@ -12,6 +12,7 @@ class Page {
     const heads = { own: this.parts["by-own"], total: this.parts["by-total"], name: this.parts["by-name"] };
     this.graph = new FlameGraph(profile, { canvas, scroller, spacer });
     this.table = new FunctionTable(profile, { rows, sheet, heads }, (row) => this.choose(row));
+    document.body.classList.toggle("compares", Boolean(profile.file.change));
     this.describe();
     this.listen();
     this.choices();
@@ -33,13 +34,24 @@ class Page {
     const { title, about, ledger, producer } = this.parts;
     title.textContent = sources.map((it) => it.title).join(" · ");
     document.title = `${title.textContent} – profile`;
-    const taken = this.profile.samples.count.reduce((sum, it) => sum + it, 0);
-    const facts = [`${grouped(taken)} samples`, `${(file.duration_ns / 1e9).toFixed(2)} s`];
-    facts.push(file.cpus === 1 ? "1 CPU" : `${file.cpus} CPUs`);
+    const { source, count } = this.profile.samples;
+    const taken = new Map();
+    const unit = (it) => (file.change && it === 1 ? "before" : sources[it].unit);
+    source.forEach((it, at) => taken.set(unit(it), (taken.get(unit(it)) || 0) + count[at]));
+    if (taken.size === 0) taken.set("samples", 0);
+    const facts = [...taken].map(([unit, sum]) => `${grouped(sum)} ${unit}`);
+    if (file.change && file.change.scale !== 1) facts.push("shares are compared");
+    if (file.duration_ns !== null) facts.push(`${(file.duration_ns / 1e9).toFixed(2)} s`);
+    if (file.cpus !== null) facts.push(file.cpus === 1 ? "1 CPU" : `${file.cpus} CPUs`);
     if (file.begun) facts.push(file.begun);
     about.textContent = facts.join(" · ");
     producer.textContent = file.producer;
     this.parts["ledger-table"].textContent = file.ledger;
+    // A file that was read has no account of its samples, but perhaps some words.
+    if (sources.some((it) => it.delivered === null)) {
+      ledger.textContent = file.ledger.split("\n", 1)[0];
+      return;
+    }
     const sum = (of) => sources.reduce((sum, it) => sum + of(it), 0);
     const counts = (reasons) => reasons.reduce((sum, [, count]) => sum + count, 0);
     const reasons = (of) => {
@@ -62,7 +74,7 @@ class Page {
   choices() {
     const { profile, filter } = this;
     const { event, process, thread, module } = this.parts;
-    this.parts["by-event"].hidden = profile.sources.length < 2;
+    this.parts["by-event"].hidden = profile.sources.length < 2 || Boolean(profile.file.change);
     fill(event, profile.sources.map((it, at) => [at, it.title]), filter.source);
     const ofSource = { ...filter, process: null, thread: null };
     const byProcess = profile.countBy(ofSource, "process");
@@ -100,13 +112,22 @@ class Page {
     this.own = own;
     this.total = total[0];
     this.sums = this.profile.sums(own, total);
+    const before = this.before();
+    this.sumsBefore = before && this.profile.sums(before.own, before.total);
     this.trees = [TopDown, BottomUp].map((Tree) => {
       let tree = null;
-      return () => (tree ||= new Tree(this.profile, own, total));
+      return () => (tree ||= new Tree(this.profile, own, total, before));
     });
     this.back = [];
     this.showTree(path);
     this.find();
+  }
+
+  // What the filter lets through of the profile that this one is compared with, if there is one.
+  before() {
+    if (!this.profile.file.change) return null;
+    const own = this.profile.own({ ...this.filter, source: 1 });
+    return { own, total: this.profile.total(own) };
   }
 
   showTree(path) {
@@ -141,13 +162,18 @@ class Page {
     // What was under the mouse is elsewhere now.
     this.parts.tip.hidden = true;
     const isAll = zoomed === tree.root;
-    this.parts.zoomed.textContent = isAll ? `All · ${grouped(this.total)} samples` : this.sentence(zoomed);
+    this.parts.zoomed.textContent = isAll ? `All · ${grouped(this.total)} ${this.unit()}` : this.sentence(zoomed);
     this.parts.reset.hidden = isAll;
+  }
+
+  // What is counted.
+  unit() {
+    return this.profile.sources[this.filter.source || 0].unit;
   }
 
   sentence(node) {
     const name = this.profile.names[node.function];
-    return `${name} · ${grouped(node.total)} samples · ${share(node.total, this.total)}`;
+    return `${name} · ${grouped(node.total)} ${this.unit()} · ${share(node.total, this.total)}`;
   }
 
   // Marks what the search field says, and shows the share of it.
@@ -175,7 +201,7 @@ class Page {
 
   matchedShare(isMatch) {
     const count = this.profile.countWith(this.own, isMatch);
-    return `Matched: ${share(count, this.total)} · ${grouped(count)} samples`;
+    return `Matched: ${share(count, this.total)} · ${grouped(count)} ${this.unit()}`;
   }
 
   // Marks the function that is selected, or else what was searched. The table shows what was searched.
@@ -188,7 +214,7 @@ class Page {
       isShown = (it) => rows.has(it.row);
     }
     this.isMatch = isMatch;
-    this.table.show(this.sums, this.total, isShown);
+    this.table.show(this.sums, this.sumsBefore, this.total, isShown);
     this.markSelected();
   }
 
@@ -275,6 +301,13 @@ class Page {
     fact(this.isBottomUp ? "Samples" : "Total", node.total, this.total);
     if (graph.zoomed !== graph.tree.root && node !== graph.zoomed && !box.isCaller) fact("Of the zoom", node.total, graph.zoomed.total);
     if (!this.isBottomUp) fact("Self", node.own, this.total);
+    const change = profile.change(node.before, node.total);
+    if (change) {
+      const note = (name, text, number) =>
+        facts.append(element("dt", "", name), element("dd", "", text), element("dd", "", number));
+      note("Before", "", grouped(Math.round(change.before)));
+      note("Change", growth(change), change.isNoise ? "noise" : grouped(Math.round(node.total - change.before)));
+    }
     const where = [kind, module].filter(Boolean).join(" · ");
     return [element("b", "", profile.names[node.function]), element("p", "", where), facts];
   }

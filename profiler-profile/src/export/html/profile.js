@@ -64,6 +64,21 @@ class Profile {
     });
   }
 
+  // What has changed, if this is a comparison: by how much of what was before, and of the larger of both.
+  change(samples, after) {
+    const { change } = this.file;
+    if (!change) return null;
+    const before = samples * change.scale;
+    const delta = after - before;
+    const deviation = Math.hypot(change.scale * Math.sqrt(samples), Math.sqrt(after));
+    return {
+      before,
+      growth: delta === 0 ? 0 : delta / before,
+      relative: delta / Math.max(before, after, Number.MIN_VALUE),
+      isNoise: Math.abs(delta) <= change.deviations * deviation,
+    };
+  }
+
   // The samples that a filter lets through, by the node where they ended. Each of its parts is a number, or
   // null for all; the module is a name.
   own({ source, process, thread, module }) {

@@ -20,8 +20,8 @@ class FunctionTable {
     }
   }
 
-  show(sums, total, isShown) {
-    Object.assign(this, { sums, total });
+  show(sums, before, total, isShown) {
+    Object.assign(this, { sums, before, total });
     const isFunction = ({ kind }) => kind !== KIND.ALL && kind !== KIND.PROCESS;
     this.all = this.profile.rows.filter((it) => isFunction(it) && sums.total[it.row] > 0 && (!isShown || isShown(it)));
     this.sort(this.order, this.backwards);
@@ -82,17 +82,21 @@ class FunctionTable {
     row.setAttribute("aria-selected", String(it.row === this.selected));
     row.dataset.row = it.row;
     row.style.top = `${place * ROW_HEIGHT}px`;
-    const cell = (samples) => {
+    const cell = (sums, before) => {
+      const samples = sums[it.row];
+      const change = before && this.profile.change(before[it.row], samples);
       const cell = element("span", "number");
       const bar = element("i", "bar");
+      const small = change ? (change.isNoise ? "±" : growth(change)) : grouped(samples);
       bar.style.width = `${(100 * samples) / Math.max(this.total, 1)}%`;
-      cell.append(bar, element("b", "", share(samples, this.total)), element("small", "", grouped(samples)));
+      cell.append(bar, element("b", "", share(samples, this.total)), element("small", "", small));
       return cell;
     };
     const name = element("span", it.kind === KIND.KERNEL ? "name kernel" : "name");
     name.title = it.module ? `${it.name}\n${it.module}` : it.name;
     name.append(element("b", "", it.name), element("small", "", baseName(it.module)));
-    row.append(cell(this.sums.own[it.row]), cell(this.sums.total[it.row]), name);
+    const before = this.before || {};
+    row.append(cell(this.sums.own, before.own), cell(this.sums.total, before.total), name);
     return row;
   }
 }

@@ -1,10 +1,11 @@
-// Two trees of the same samples. A node is { function, total, own, caller, callees }, and has callees once
-// `expand` was asked for them: only what is wide enough to be seen is ever made.
+// Two trees of the same samples. A node is { function, total, own, before, caller, callees }, and has callees once
+// `expand` was asked for them: only what is wide enough to be seen is ever made. `before` is the total of the profile
+// that this one is compared with, if there is one.
 
 // From the outermost function to those that it calls, by name.
 class TopDown {
-  constructor(profile, own, total) {
-    Object.assign(this, { profile, ownOf: own, totalOf: total });
+  constructor(profile, own, total, before) {
+    Object.assign(this, { profile, ownOf: own, totalOf: total, beforeOf: before && before.total });
     this.root = this.node(0, null);
   }
 
@@ -14,6 +15,7 @@ class TopDown {
       function: profile.functionOf[at],
       total: this.totalOf[at],
       own: this.ownOf[at],
+      before: this.beforeOf ? this.beforeOf[at] : 0,
       caller,
       callees: null,
       at,
@@ -33,13 +35,23 @@ class TopDown {
 
 // From the functions that ran to their callers, most samples first.
 class BottomUp {
-  constructor(profile, own, total) {
+  constructor(profile, own, total, before) {
     this.profile = profile;
     this.ownOf = own;
+    this.beforeOf = before && before.own;
     const ends = [];
-    for (let at = 1; at < profile.count; at++) if (own[at] > 0) ends.push(at);
+    for (let at = 1; at < profile.count; at++) if (own[at] > 0 || (before && before.own[at] > 0)) ends.push(at);
     const at = Int32Array.from(ends);
-    this.root = { function: profile.functionOf[0], total: total[0], own: 0, caller: null, callees: null, ends: at, at };
+    this.root = {
+      function: profile.functionOf[0],
+      total: total[0],
+      own: 0,
+      before: before ? before.total[0] : 0,
+      caller: null,
+      callees: null,
+      ends: at,
+      at,
+    };
   }
 
   // `ends` are the nodes where the samples ended, and `at` is how far up from each the walk is.
@@ -52,16 +64,19 @@ class BottomUp {
       const next = isRoot ? at : callerOf[at];
       if (next === 0) return;
       const group = functionOf[next];
-      if (!groups.has(group)) groups.set(group, { ends: [], at: [], total: 0 });
-      const { ends, at: all } = groups.get(group);
-      ends.push(node.ends[place]);
-      all.push(next);
-      groups.get(group).total += this.ownOf[node.ends[place]];
+      if (!groups.has(group)) groups.set(group, { ends: [], at: [], total: 0, before: 0 });
+      const into = groups.get(group);
+      into.ends.push(node.ends[place]);
+      into.at.push(next);
+      into.total += this.ownOf[node.ends[place]];
+      if (this.beforeOf) into.before += this.beforeOf[node.ends[place]];
     });
     let called = 0;
-    node.callees = [...groups].map(([group, { ends, at, total }]) => {
-      called += total;
-      return { function: group, total, own: 0, caller: node, callees: null, ends, at };
+    // What is not there any more has no width.
+    const seen = [...groups].filter(([, { total }]) => total > 0);
+    node.callees = seen.map(([group, it]) => {
+      called += it.total;
+      return { function: group, own: 0, caller: node, callees: null, ...it };
     });
     node.own = isRoot ? 0 : node.total - called;
     node.callees.sort((a, b) => b.total - a.total || a.function - b.function);

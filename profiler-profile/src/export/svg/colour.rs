@@ -3,7 +3,7 @@
 use super::super::tree::Kind;
 
 /// Warm for user code, blue for the kernel, and green for what was inlined. The same name always has the same.
-pub(super) fn colour(name: &str, kind: Kind) -> String {
+pub(in crate::export) fn colour(name: &str, kind: Kind) -> String {
     // FNV-1a, <http://www.isthe.com/chongo/tech/comp/fnv/>: the same on every machine.
     let hash = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let hash = name.bytes().fold(0x811c_9dc5, hash);
@@ -18,6 +18,15 @@ pub(super) fn colour(name: &str, kind: Kind) -> String {
         Kind::Kernel | Kind::InlinedKernel => (203.0 + 24.0 * one, 0.62, 0.68 + 0.08 * two),
     };
     rgb(hue, saturation, lightness)
+}
+
+/// Red for what has grown by so large a share of itself, from -1 to 1, and blue for what has shrunk; grey for neither.
+pub(in crate::export) fn change(growth: Option<f64>) -> String {
+    let Some(growth) = growth else { return rgb(45.0, 0.06, 0.87) };
+    // The page has the same, in `html/flame.js`. Small changes are to be seen, too.
+    let size = growth.abs().min(1.0).sqrt();
+    let hue = if growth > 0.0 { 8.0 } else { 213.0 };
+    rgb(hue, 0.35 + 0.5 * size, 0.86 - 0.28 * size)
 }
 
 /// A colour as SVG and CSS write it, of its hue in degrees and shares of one.
@@ -42,5 +51,7 @@ mod tests {
         assert_eq!(rgb(90.0, 0.0, 1.0), "rgb(255,255,255)");
         assert_eq!(colour("main", Kind::User), colour("main", Kind::User));
         assert_ne!(colour("main", Kind::User), colour("main", Kind::Kernel));
+        assert_eq!(change(Some(1.0)), "rgb(239,81,57)");
+        assert_eq!(change(None), "rgb(224,223,220)");
     }
 }

@@ -3,7 +3,7 @@
 
 mod tables;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::{
     borrow::Cow,

@@ -100,7 +100,7 @@ impl Tables {
         }
         let frames = self.frames.get_mut(usize::try_from(first).unwrap_or(usize::MAX)..);
         for frame in frames.unwrap_or_default().iter_mut().filter(|_| location.address > 0) {
-            frame.address = Some(location.address).filter(|_| frame.name.is_none());
+            frame.address = Some(location.address).filter(|_| frame.is_unnamed());
         }
         let frames = first..count(&self.frames);
         match self.locations.insert(location.id, frames) {

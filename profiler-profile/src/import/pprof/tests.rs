@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A profile of two sources as we write it, and the samples that are in it.
-fn written() -> (Vec<u8>, Vec<Sample>) {
+pub(in crate::import) fn written() -> (Vec<u8>, Vec<Sample>) {
     let mut store = Store::default();
     let named = |name: &str| frame::Frame {
         symbol: Some(Arc::from(name)),
