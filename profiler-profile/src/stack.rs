@@ -78,6 +78,17 @@ impl Stack {
             .is_some_and(|name| ENTRIES.contains(&name) || (has_callees && CLONES.contains(&name)))
     }
 
+    /// Whether this half, the kernel's, is within the calls that replace the process's memory or free it.
+    #[must_use]
+    pub fn is_in_exec_or_exit(&self) -> bool {
+        // Compilers add what they have split off, as in `do_execveat_common.isra.0`.
+        const CALLS: [&str; 3] = ["do_exit", "bprm_execve", "do_execveat_common"];
+        let name = |frame: &Frame| {
+            frame.symbol.as_deref()?.split('.').next().map(|it| CALLS.contains(&it))
+        };
+        self.frames().any(|(_, frame)| name(frame) == Some(true))
+    }
+
     /// Bytes of the heap that it takes, with its share of the frames that other stacks use, too.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -23,6 +23,8 @@ pub enum StackEnd {
     NotLoaded,
     /// At memory that could not be read at that moment.
     Unreadable,
+    /// The kernel was replacing or freeing the process's memory, in exec or exit: there was no stack any more.
+    MemoryGone,
     /// At a rule that is too complex for the kernel.
     Unsupported,
     /// At an address that lies in no known mapping.
@@ -30,10 +32,14 @@ pub enum StackEnd {
 }
 
 impl StackEnd {
-    /// How a stack ended, by what the walk says of it and the function that it ended in.
+    /// How a user stack ended, by what the walk says of it and the function that it ended in, and by what the kernel
+    /// was doing.
     #[must_use]
-    pub fn of(end: UserEnd, stack: &Stack) -> Self {
+    pub fn of(end: UserEnd, stack: &Stack, kernel: &Stack) -> Self {
         match end {
+            UserEnd::Unreadable | UserEnd::NotMapped if kernel.is_in_exec_or_exit() => {
+                Self::MemoryGone
+            }
             UserEnd::ChainEnded | UserEnd::NoUnwindInfo if stack.reaches_entry() => Self::Complete,
             UserEnd::Complete => Self::Complete,
             UserEnd::NotCaptured => Self::NotCaptured,
@@ -60,6 +66,7 @@ impl StackEnd {
             Self::NoUnwindInfo => "no_unwind_info",
             Self::NotLoaded => "unwind_info_not_loaded",
             Self::Unreadable => "unreadable_memory",
+            Self::MemoryGone => MEMORY_GONE,
             Self::Unsupported => "rule_not_supported",
             Self::NotMapped => "mapping_unknown",
         }
@@ -68,3 +75,31 @@ impl StackEnd {
 
 /// The word for [`StackEnd::Complete`].
 pub const COMPLETE: &str = "complete";
+
+/// The word for [`StackEnd::MemoryGone`].
+pub(crate) const MEMORY_GONE: &str = "memory_gone";
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{export::tests::location, frame::Frame, store::Store};
+
+    #[test]
+    fn memory_is_gone_in_exec_and_exit() {
+        let mut store = Store::default();
+        let mut stack = |names: &[&str]| {
+            let frame = |name: &&str| Frame { symbol: Some(Arc::from(*name)), ..Frame::default() };
+            store.intern((1..).zip(names).map(|(at, it)| location(at, &[frame(it)])).collect())
+        };
+        let (user, exit) = (stack(&["_exit"]), stack(&["unmap_vmas", "exit_mmap", "do_exit"]));
+        let exec = stack(&["do_mmap", "do_execveat_common.isra.0", "do_syscall_64"]);
+        let other = stack(&["do_exit_to_user", "do_syscall_64"]);
+        for kernel in [&exit, &exec] {
+            assert_eq!(StackEnd::of(UserEnd::Unreadable, &user, kernel), StackEnd::MemoryGone);
+            assert_eq!(StackEnd::of(UserEnd::Complete, &user, kernel), StackEnd::Complete);
+        }
+        assert_eq!(StackEnd::of(UserEnd::Unreadable, &user, &other), StackEnd::Unreadable);
+    }
+}

@@ -287,7 +287,7 @@ impl Thread {
         let of = self.processes.at(raw.tgid, raw.time_ns);
         let main_comm = of.as_ref().map_or_else(Comm::default, |it| it.name);
         let process = of.and_then(|it| it.metadata);
-        let user_end = StackEnd::of(raw.user_end, &user);
+        let user_end = StackEnd::of(raw.user_end, &user, &kernel);
         self.naming.add(&user, user_end);
         let &RawSample { tgid, tid, cgroup_id, .. } = raw;
         Sample {

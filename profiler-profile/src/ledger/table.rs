@@ -137,15 +137,21 @@ impl Ledger {
 
     /// How user stacks have ended.
     fn user_stacks(&self, text: &mut String) {
-        let user_stacks: u64 = self.user_ends.values().sum();
+        let gone = self.user_ends.get(stack_end::MEMORY_GONE).copied().unwrap_or(0);
+        // Those that were there.
+        let user_stacks = self.user_ends.values().sum::<u64>() - gone;
         let complete = self.user_ends.get(stack_end::COMPLETE).copied().unwrap_or(0);
         if user_stacks > 0 {
-            let cut = self.user_ends.iter().filter(|(end, _)| **end != stack_end::COMPLETE);
+            let is_cut = |end: &str| ![stack_end::COMPLETE, stack_end::MEMORY_GONE].contains(&end);
+            let cut = self.user_ends.iter().filter(|(end, _)| is_cut(end));
             let cut: Vec<String> =
                 cut.map(|(end, count)| format!("{} {count}", end.replace('_', " "))).collect();
             let percent = complete as f64 * 100.0 / user_stacks as f64;
             let cut = if cut.is_empty() { String::new() } else { format!("; {}", cut.join(", ")) };
             let _ = writeln!(text, "user stacks: {percent:.1} % complete{cut}");
+        }
+        if gone > 0 {
+            let _ = writeln!(text, "{gone} more were gone already, in exec or exit");
         }
     }
 
