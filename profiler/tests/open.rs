@@ -52,8 +52,8 @@ impl Viewer {
         Self { child, stderr, told, port, path }
     }
 
-    /// What it answers to a request with this head; its status and its body.
-    fn ask(&self, head: &str) -> (u16, String) {
+    /// What it answers to a request with this head: a head and a body.
+    fn answer(&self, head: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
@@ -62,7 +62,13 @@ impl Viewer {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains("\r\nReferrer-Policy: no-referrer\r\n"), "{head}");
         assert!(head.contains("frame-ancestors 'none'"), "{head}");
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        (head.to_owned() + "\r\n", body.to_owned())
+    }
+
+    /// The same: the status and the body.
+    fn ask(&self, head: &str) -> (u16, String) {
+        let (head, body) = self.answer(head);
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
     }
 
     fn get(&self, path: &str, host: &str) -> (u16, String) {
@@ -178,8 +184,17 @@ fn a_browser_is_the_users_and_never_roots() {
     }
     let mut viewer = Viewer::start(as_user);
     wait_until("a browser is started", || opened.exists());
-    let expected = format!("{user} http://127.0.0.1:{}{}\n", viewer.port, viewer.path);
-    assert_eq!(fs::read_to_string(&opened).unwrap(), expected);
+    let text = fs::read_to_string(&opened).unwrap();
+    let begin = format!("{user} http://127.0.0.1:{}", viewer.port);
+    // Others see command lines: this path leads to the page once.
+    let ticket = text.trim_end().strip_prefix(&begin).expect("whose browser, and what it opens");
+    assert_ne!(ticket, viewer.path);
+    let host = format!("127.0.0.1:{}", viewer.port);
+    let location = format!("\r\nLocation: {}\r\n", viewer.path);
+    let (head, _) = viewer.answer(&format!("GET {ticket} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    assert!(head.starts_with("HTTP/1.1 303 ") && head.contains(&location), "{head}");
+    assert_eq!(viewer.get(ticket, &host).0, 404);
+    assert_eq!(viewer.get(&viewer.path, &host).0, 200);
     let (status, rest) = viewer.end_by(libc::SIGINT);
     assert_eq!((status.code(), &*rest), (Some(0), ""));
     if own == 0 {

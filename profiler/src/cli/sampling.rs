@@ -1,8 +1,11 @@
 //! How to sample: what `record` and a run without a subcommand share.
 
-use std::path::PathBuf;
+use std::{ffi::OsStr, path::PathBuf, str::FromStr as _};
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Arg, Args, Command, ValueEnum,
+    builder::{PossibleValue, TypedValueParser},
+};
 use profiler_profile::cpus::CpuList;
 
 use crate::{
@@ -32,7 +35,8 @@ pub struct SamplingArgs {
     /// a PMU].
     ///
     /// Can be given up to four times. Each event is sampled and accounted for by itself.
-    #[arg(short, long = "event", value_name = "EVENT", help_heading = SAMPLING)]
+    #[arg(short, long = "event", value_name = "EVENT", value_parser = Events, hide_possible_values = true,
+          help_heading = SAMPLING)]
     pub events: Vec<EventSpec>,
     /// Sample every PERIOD events instead of at a frequency; clocks count nanoseconds.
     #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
@@ -172,6 +176,27 @@ pub struct SamplingArgs {
     /// Print the eBPF program's log: every lost sample, and with -v every sample. Slow.
     #[arg(long, help_heading = LIMITS, hide_short_help = true)]
     pub bpf_log: bool,
+}
+
+/// Reads an event. Shells complete their names, and what is wrong with one it says itself.
+#[derive(Clone)]
+struct Events;
+
+impl TypedValueParser for Events {
+    type Value = EventSpec;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<EventSpec, clap::Error> {
+        EventSpec::from_str.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
+        Some(Box::new(EventSpec::names().map(PossibleValue::new)))
+    }
 }
 
 /// Which losses `--strict` does not tolerate.

@@ -1,9 +1,8 @@
-//! What is made from the definition of the command line: the man page, and completions.
+//! `man`: the man page, made from the definition of the command line.
 
 use std::{io, process::ExitCode};
 
 use clap::{Arg, CommandFactory as _};
-use clap_complete::{Shell, generate};
 use clap_mangen::{
     Man,
     roff::{Roff, bold, italic, roman},
@@ -70,13 +69,6 @@ pub(super) fn page() -> ExitCode {
     let mut text = Vec::new();
     // Memory takes everything.
     let _ = write_page(&mut text);
-    answer(&String::from_utf8_lossy(&text))
-}
-
-/// Prints the completions of a shell.
-pub(super) fn completions(shell: Shell) -> ExitCode {
-    let mut text = Vec::new();
-    generate(shell, &mut Cli::command(), "profiler", &mut text);
     answer(&String::from_utf8_lossy(&text))
 }
 

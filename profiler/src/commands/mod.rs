@@ -1,5 +1,6 @@
 //! What the profiler can be told to do, a file each.
 
+mod completions;
 mod convert;
 mod destination;
 mod diff;
@@ -33,7 +34,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Some(Command::Doctor { json }) => Ok(doctor::run(json)),
         Some(Command::UnwindInfo { file, at }) => unwind_info::run(&file, at),
-        Some(Command::Completions { shell }) => Ok(manual::completions(shell)),
+        Some(Command::Completions { shell }) => Ok(completions::run(shell)),
         Some(Command::Man) => Ok(manual::page()),
         Some(Command::Report(args)) => report::run(&args),
         Some(Command::Convert(args)) => convert::run(args),

@@ -28,6 +28,11 @@ impl EventSpec {
     /// Counts nothing; carries records only.
     pub(crate) const DUMMY: Self = software("dummy", sys::PERF_COUNT_SW_DUMMY);
 
+    /// The names of all events, the other names, too.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        EVENTS.iter().flat_map(|(event, other)| [Some(event.name), *other]).flatten()
+    }
+
     /// The event as a source of samples, in the first slot.
     #[must_use]
     pub fn source(&self, rate: Rate) -> Source {
@@ -102,10 +107,7 @@ impl FromStr for EventSpec {
         if let Some((event, _)) = found {
             return Ok(*event);
         }
-        let mut near: Vec<_> = EVENTS
-            .iter()
-            .flat_map(|(event, other)| [Some(event.name), *other])
-            .flatten()
+        let mut near: Vec<_> = Self::names()
             .map(|known| (strsim::jaro_winkler(name, known), known))
             .filter(|(likeness, _)| *likeness > 0.7)
             .collect();

@@ -129,7 +129,7 @@ fn serve(user: &OsStr) -> Result<()> {
         Screen::find(is_nobody, &rustix::system::uname().nodename().to_string_lossy(), variable);
     say(&screen.tell(&server.address(), server.port()));
     if screen == Screen::Here
-        && let Err(error) = browser::open(&server.address(), user.as_ref())
+        && let Err(error) = server.ticket().and_then(|it| browser::open(&it, user.as_ref()))
     {
         say(&format!("no browser was started: xdg-open: {error}"));
     }

@@ -8,7 +8,7 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -26,8 +26,8 @@ const WRITE_WITHIN: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 16;
 /// After a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Of the secret.
-const TOKEN_BYTES: usize = 16;
+/// Of a path.
+const SECRET_BYTES: usize = 16;
 
 /// What holds beside the policy of the page itself: no other page may show it in a frame, and nobody keeps it or learns
 /// its address.
@@ -49,6 +49,8 @@ pub(super) struct Server {
 struct Site {
     page: Vec<u8>,
     path: String,
+    /// A path that leads to the other, once.
+    ticket: Mutex<Option<String>>,
     /// What this machine is called in requests.
     hosts: [String; 2],
     connections: AtomicUsize,
@@ -60,6 +62,8 @@ enum Answer {
     Page,
     /// Its headers only.
     Head,
+    /// The path where it is.
+    Moved,
     BadRequest,
     NotFound,
     /// It was meant for another host.
@@ -71,11 +75,10 @@ impl Server {
     pub(super) fn bind(page: Vec<u8>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let mut token = [0; TOKEN_BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut token)?;
         let site = Site {
             page,
-            path: format!("/{:032x}", u128::from_ne_bytes(token)),
+            path: secret_path()?,
+            ticket: Mutex::default(),
             hosts: ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}")),
             connections: AtomicUsize::new(0),
         };
@@ -89,6 +92,16 @@ impl Server {
     /// What to type into a browser.
     pub(super) fn address(&self) -> String {
         format!("http://127.0.0.1:{}{}", self.port, self.site.path)
+    }
+
+    /// An address that leads to the page, once: for a command line, which other users may see. The last one counts.
+    pub(super) fn ticket(&self) -> io::Result<String> {
+        let path = secret_path()?;
+        let address = format!("http://127.0.0.1:{}{path}", self.port);
+        if let Ok(mut ticket) = self.site.ticket.lock() {
+            *ticket = Some(path);
+        }
+        Ok(address)
     }
 
     /// Serves for ever.
@@ -122,6 +135,7 @@ impl Site {
         let answer = head.as_deref().map_or(Answer::BadRequest, |head| self.answer(head));
         let (status, kind, body) = match answer {
             Answer::Page | Answer::Head => ("200 OK", "text/html; charset=utf-8", &*self.page),
+            Answer::Moved => ("303 See Other", "text/plain", &b"see there\n"[..]),
             Answer::BadRequest => ("400 Bad Request", "text/plain", &b"bad request\n"[..]),
             Answer::NotFound => ("404 Not Found", "text/plain", &b"not found\n"[..]),
             Answer::Misdirected => {
@@ -131,8 +145,12 @@ impl Site {
         let length = body.len();
         write!(
             stream,
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{HEADERS}\r\n"
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n"
         )?;
+        if answer == Answer::Moved {
+            write!(stream, "Location: {}\r\n", self.path)?;
+        }
+        write!(stream, "{HEADERS}\r\n")?;
         if answer != Answer::Head {
             stream.write_all(body)?;
         }
@@ -153,9 +171,24 @@ impl Site {
         match method {
             "GET" if is_equal(target, &self.path) => Answer::Page,
             "HEAD" if is_equal(target, &self.path) => Answer::Head,
+            "GET" if self.takes_ticket(target) => Answer::Moved,
             _ => Answer::NotFound,
         }
     }
+
+    /// Whether this is the ticket, which then is none any more.
+    fn takes_ticket(&self, target: &str) -> bool {
+        let taken =
+            |ticket: &mut Option<String>| ticket.take_if(|it| is_equal(it, target)).is_some();
+        self.ticket.lock().is_ok_and(|mut ticket| taken(&mut ticket))
+    }
+}
+
+/// A path that nobody can guess.
+fn secret_path() -> io::Result<String> {
+    let mut secret = [0; SECRET_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    Ok(format!("/{:032x}", u128::from_ne_bytes(secret)))
 }
 
 /// Whether both are the same, without telling by the time it takes how much of them is.
@@ -195,7 +228,7 @@ mod tests {
         let server = Server::bind(b"page".to_vec()).unwrap();
         let (site, port) = (&server.site, server.port());
         let path = &site.path;
-        assert_eq!(path.len(), 1 + 2 * TOKEN_BYTES);
+        assert_eq!(path.len(), 1 + 2 * SECRET_BYTES);
         assert_ne!(Server::bind(Vec::new()).unwrap().site.path, *path, "it is a secret");
         let answer = |method: &str, path: &str, host: &str| {
             let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -220,5 +253,12 @@ mod tests {
             assert_eq!(answer("GET", path, host), Answer::Misdirected, "{host}");
         }
         assert_eq!(site.answer(b"GET"), Answer::BadRequest);
+        let ticket = server.ticket().unwrap();
+        let ticket = ticket.strip_prefix(&format!("http://{by_number}")).unwrap();
+        assert_eq!(answer("GET", ticket, "evil.example"), Answer::Misdirected);
+        assert_eq!(answer("HEAD", ticket, &by_number), Answer::NotFound);
+        assert_eq!(answer("GET", ticket, &by_number), Answer::Moved);
+        assert_eq!(answer("GET", ticket, &by_number), Answer::NotFound);
+        assert_eq!(answer("GET", path, &by_number), Answer::Page);
     }
 }
