@@ -12,6 +12,7 @@ use profiler_profile::{
     diff::condition::Condition,
     export::format::{FORMATS, Format},
     import::Filter,
+    report::table,
 };
 
 use regex::Regex;
@@ -224,15 +225,34 @@ pub struct DiffArgs {
     pub output: Option<PathBuf>,
 }
 
-/// What the rows of a report stand for.
+/// What the rows of a table stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum By {
     /// Functions.
     Function,
+    /// Lines of source files, where they were recorded with --lines.
+    Line,
     /// Programs and libraries.
     Module,
     /// Processes, by name.
     Process,
+    /// Threads.
+    Thread,
+    /// Containers, where they were recorded: in pprof they are.
+    Container,
+}
+
+impl From<By> for table::By {
+    fn from(by: By) -> Self {
+        match by {
+            By::Function => Self::Function,
+            By::Line => Self::Line,
+            By::Module => Self::Module,
+            By::Process => Self::Process,
+            By::Thread => Self::Thread,
+            By::Container => Self::Container,
+        }
+    }
 }
 
 /// How to sample, and what to print as samples come.
@@ -248,6 +268,9 @@ pub struct StreamArgs {
     #[arg(long, value_name = "N", conflicts_with = "format",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub top: Option<u32>,
+    /// What the rows of that table stand for.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "function", requires = "top")]
+    pub by: By,
     /// Write to this file instead of standard output; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

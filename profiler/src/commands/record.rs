@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use profiler_profile::export::format::Processes;
+use profiler_profile::{export::format::Processes, report::table};
 
 use super::{destination::resolve, replacement::Replacement, session::Session};
 use crate::{
@@ -48,7 +48,8 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         sampling = SamplingArgs { pids: vec![launch.pid()], children: true, ..sampling };
     }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
-    reports.push(Report::Top(HOTTEST));
+    let hottest = table::Options { rows: Some(HOTTEST), ..table::Options::default() };
+    reports.push(Report::Top(hottest));
     let mut session = Session::prepare(sampling, reports, verbose)?;
 
     let (mut sinks, mut replacements) = (Vec::new(), Vec::new());

@@ -1,20 +1,32 @@
 //! What the profiler does without a subcommand: samples are printed as they come, or their sum at the end.
 
-use super::{file_of, refuse_terminal, session::Session};
+use profiler_profile::report::table;
+
+use super::{columns, file_of, refuse_terminal, session::Session};
 use crate::{
-    cli::StreamArgs,
-    error::Result,
+    cli::{By, StreamArgs},
+    error::{Error, Result},
     output::{Sink, config::Report},
 };
 
 /// Samples until the run ends, and prints the ledger.
 pub(super) fn run(args: StreamArgs, verbose: u8) -> Result<()> {
+    let mut sampling = args.sampling;
+    if args.by == By::Line && !sampling.lines {
+        return Err(Error::Usage("--by line: add --lines".into()));
+    }
+    // Nothing else says which container a process is in.
+    sampling.metadata |= args.by == By::Container;
+    let path = args.output.and_then(file_of);
     let report = match args.top {
-        Some(n) => Report::Top(n as usize),
+        Some(rows) => Report::Top(table::Options {
+            by: args.by.into(),
+            rows: Some(rows as usize),
+            columns: columns().filter(|_| path.is_none()),
+        }),
         None => Report::Samples(args.format),
     };
-    let path = args.output.and_then(file_of);
     refuse_terminal(args.format, path.as_deref())?;
-    let session = Session::prepare(args.sampling, vec![report], verbose)?;
+    let session = Session::prepare(sampling, vec![report], verbose)?;
     session.run(vec![Sink::open(path.as_deref())?], None, |_| Ok(()))
 }
