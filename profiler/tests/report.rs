@@ -45,6 +45,20 @@ fn a_file_and_standard_input_give_the_same() {
 fn options_choose_what_is_shown() {
     let processes = rows(&["a.folded", "--by", "process"], b"");
     assert_eq!(processes[3..], ["60 60.0% 60 60.0% db", "40 40.0% 40 40.0% web"]);
+    let modules = rows(&["a.folded", "--by", "module"], b"");
+    assert_eq!(modules[2..], ["SELF % TOTAL % MODULE", "100 100.0% 100 100.0% [unknown]"]);
+    let threads = rows(&["a.folded", "--by", "thread"], b"");
+    assert_eq!(threads[2], "SELF % TOTAL % THREAD PROCESS");
+    let in_kernel = rows(&["-", "--top", "2"], b"web;main 10\nweb;main;read_[k] 30\n");
+    assert_eq!(
+        in_kernel[2..],
+        [
+            "SELF % TOTAL % KERNEL FUNCTION MODULE",
+            "30 75.0% 30 75.0% 100.0% read [kernel]",
+            "10 25.0% 40 100.0% 75.0% main [unknown]",
+            "1 more",
+        ]
+    );
     let tree = rows(&["a.folded", "--tree", "--focus", "^parse$"], b"");
     assert_eq!(tree[0], "samples: 30 of 100 (30.0%)");
     assert_eq!(
@@ -84,6 +98,21 @@ fn what_can_not_be_read_is_said_with_its_place() {
         let output = report(arguments, input);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part) && output.stdout.is_empty(), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn what_a_run_can_not_show_is_refused_before_it_begins() {
+    for (arguments, part) in [
+        (&["--top", "3", "--by", "line"][..], "--by line: add --lines"),
+        (&["--by", "thread"], "--top"),
+        (&["--top", "3", "--by", "colour"], "container"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_profiler"));
+        let output = command.args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(part) && output.stdout.is_empty(), "{arguments:?}: {said}");
     }
 }

@@ -102,13 +102,10 @@ impl Comparison {
         let ended = self.profile.entries().map(|it| (it.source.slot, builder.add(it), it.count));
         let ended: Vec<_> = ended.collect();
         let (mut tree, ends) = builder.finish();
-        let totals = |slot| {
-            let of_slot = ended.iter().filter(|(of, ..)| *of == slot);
-            tree.totals(of_slot.map(|(_, end, count)| (ends.of(*end), *count)))
-        };
-        let (after, before) = (totals(AFTER), totals(BEFORE));
-        for (node, total) in tree.nodes.iter_mut().zip(after) {
-            node.total = total;
+        let of_before = ended.iter().filter(|(slot, ..)| *slot == BEFORE);
+        let before = tree.totals(of_before.map(|(_, end, count)| (ends.of(*end), *count)));
+        for (node, before) in tree.nodes.iter_mut().zip(&before) {
+            node.total = node.total.saturating_sub(*before);
         }
         (tree, before)
     }

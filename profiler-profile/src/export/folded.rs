@@ -50,19 +50,22 @@ fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result
 }
 
 fn line(entry: &Entry) -> String {
-    let mut names = Vec::new();
+    let mut line = String::new();
     if !entry.task.is_unknown() {
         let process = entry.task.process_name();
-        names.push(if process.trim().is_empty() { UNKNOWN.into() } else { clean(&process) });
+        line = if process.trim().is_empty() { UNKNOWN.into() } else { clean(&process) };
+        line.push(';');
     }
-    push(&mut names, &entry.user, "");
-    push(&mut names, &entry.kernel, "_[k]");
-    if names.is_empty() { UNKNOWN.into() } else { names.join(";") }
+    push(&mut line, &entry.user, "");
+    push(&mut line, &entry.kernel, "_[k]");
+    if line.pop().is_none() { UNKNOWN.into() } else { line }
 }
 
-fn push(names: &mut Vec<String>, stack: &Stack, mark: &str) {
+fn push(line: &mut String, stack: &Stack, mark: &str) {
     for (_, frame) in stack.frames().rev() {
-        names.push(clean(&name(frame)) + if frame.inlined { "_[i]" } else { mark });
+        line.push_str(&clean(&name(frame)));
+        line.push_str(if frame.inlined { "_[i]" } else { mark });
+        line.push(';');
     }
 }
 

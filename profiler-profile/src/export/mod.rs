@@ -17,7 +17,6 @@ mod rendered;
 pub mod speedscope;
 pub mod svg;
 pub mod text;
-pub mod top;
 mod tree;
 
 use std::{

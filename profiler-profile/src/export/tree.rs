@@ -177,10 +177,15 @@ impl<'a> Builder<'a> {
             put(&mut ends, id, end);
             last = calls;
         }
-        let mut totals: Vec<u64> = nodes.iter().map(|it| it.own).collect();
-        add_up(&nodes, &mut totals);
-        for (node, total) in nodes.iter_mut().zip(totals) {
-            node.total = total;
+        for place in (0..nodes.len()).rev() {
+            let Some(node) = nodes.get_mut(place) else { continue };
+            node.total = node.total.saturating_add(node.own);
+            let Node { parent, total, .. } = *node;
+            if place > 0
+                && let Some(parent) = nodes.get_mut(parent)
+            {
+                parent.total = parent.total.saturating_add(total);
+            }
         }
         let functions = functions.into_iter().map(|(function, _)| function).collect();
         (Tree { functions, nodes }, Ends(ends))
@@ -198,28 +203,26 @@ impl Ends {
 }
 
 impl Tree {
-    /// What came through each node, of what ended at some of them.
+    /// What came through each node, of some that ended.
     pub(super) fn totals(&self, ended: impl IntoIterator<Item = (usize, u64)>) -> Vec<u64> {
         let mut totals = vec![0_u64; self.nodes.len()];
+        let add = |totals: &mut [u64], place, count| {
+            let sum = at(totals, place).saturating_add(count);
+            put(totals, place, sum);
+        };
         for (place, count) in ended {
-            let sum = at(&totals, place).saturating_add(count);
-            put(&mut totals, place, sum);
+            add(&mut totals, place, count);
         }
-        add_up(&self.nodes, &mut totals);
+        for (place, node) in self.nodes.iter().enumerate().skip(1).rev() {
+            let total = at(&totals, place);
+            add(&mut totals, node.parent, total);
+        }
         totals
     }
 
     /// All samples.
     pub(super) fn total(&self) -> u64 {
         self.nodes.first().map_or(0, |root| root.total)
-    }
-}
-
-/// Adds what each node has to its callers.
-fn add_up(nodes: &[Node], totals: &mut [u64]) {
-    for (place, node) in nodes.iter().enumerate().skip(1).rev() {
-        let sum = at(totals, node.parent).saturating_add(at(totals, place));
-        put(totals, node.parent, sum);
     }
 }
 

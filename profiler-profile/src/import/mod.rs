@@ -157,6 +157,25 @@ pub enum LabelValue {
     Number(i64),
 }
 
+impl Stack {
+    /// What its label of this key says.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&LabelValue> {
+        self.labels.iter().find(|it| &*it.key == key).map(|it| &it.value)
+    }
+}
+
+impl LabelValue {
+    /// The same as text.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Number(number) => Cow::Owned(number.to_string()),
+        }
+    }
+}
+
 /// What stands in the place of a name that there is not.
 pub(crate) const UNKNOWN: &str = "[unknown]";
 
@@ -184,12 +203,7 @@ impl Imported {
     /// The process of a stack: as a label says, or else the outermost frame, as folded stacks have it.
     #[must_use]
     pub fn process_of<'a>(&'a self, stack: &'a Stack) -> Cow<'a, str> {
-        let text = |key: &str| {
-            stack.labels.iter().find(|it| &*it.key == key).map(|it| match &it.value {
-                LabelValue::Text(text) => Cow::Borrowed(&**text),
-                LabelValue::Number(number) => Cow::Owned(number.to_string()),
-            })
-        };
+        let text = |key: &str| stack.label(key).map(LabelValue::text);
         let root = || self.frames_of(stack).next_back().map(|it| it.shown_name().into());
         let named = text("process").or_else(|| text("comm"));
         named.or_else(root).unwrap_or(Cow::Borrowed(UNKNOWN))

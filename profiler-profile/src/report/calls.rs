@@ -95,7 +95,7 @@ pub(super) fn write(selected: &Selected<'_>, text: &mut String) {
         of.sort_by(|(_, a), (_, b)| a.total.cmp(&b.total).then_with(|| name_of(b).cmp(name_of(a))));
         of
     };
-    let mut rows = selected.options.rows.unwrap_or(usize::MAX);
+    let mut rows = selected.options.table.rows.unwrap_or(usize::MAX);
     let mut waiting = vec![(ROOT, None, 0_usize)];
     while let Some((place, call, depth)) = waiting.pop() {
         if let Some(call) = call {
@@ -104,7 +104,7 @@ pub(super) fn write(selected: &Selected<'_>, text: &mut String) {
                 continue;
             };
             rows = left;
-            let width = selected.options.columns.map(|it| it.saturating_sub(18 + 2 * depth));
+            let width = selected.options.table.columns.map(|it| it.saturating_sub(18 + 2 * depth));
             let name = elided(&printable(name_of(call)), width.map(|it| it.max(20)));
             let (total, share) = (selected.cell(call.total), share(call.total, selected.total));
             let _ = writeln!(text, "{total:>9} {share:>6}  {:1$}{name}", "", 2 * depth);

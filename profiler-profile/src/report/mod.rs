@@ -1,40 +1,25 @@
 //! A profile that was read, as text for people: the hottest functions, modules or processes, or a tree of calls.
 
 mod calls;
-mod table;
+pub mod table;
 
 use std::fmt::Write as _;
 
+use self::table::{Code, Table, Who};
 use crate::{
-    import::{Filter, Imported, Stack, ValueType},
+    import::{Filter, Imported, LabelValue, Stack, ValueType},
     printable::printable,
 };
-
-/// What the rows of a table stand for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
-    /// Functions, those of one name in two files apart.
-    #[default]
-    Function,
-    /// The files that the code is in.
-    Module,
-    /// Processes, by name.
-    Process,
-}
 
 /// What is shown.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What the rows of the table stand for.
-    pub by: By,
+    /// What the rows stand for, how many there are at most, and how wide. A tree has rows of its own.
+    pub table: table::Options,
     /// A tree of calls in place of a table.
     pub tree: bool,
-    /// How many rows at most; all if `None`.
-    pub rows: Option<usize>,
     /// Which stacks are counted.
     pub filter: Filter,
-    /// How wide a line may be; names are elided in the middle.
-    pub columns: Option<usize>,
 }
 
 /// The text.
@@ -53,7 +38,7 @@ pub fn text(profile: &Imported, options: &Options) -> String {
     if options.tree {
         calls::write(&selected, &mut text);
     } else {
-        table::write(&selected, &mut text);
+        text += &selected.table();
     }
     text
 }
@@ -77,6 +62,40 @@ impl<'a> Selected<'a> {
         let total = stacks.iter().map(|(_, value)| value).sum();
         let of = profile.stacks.iter().map(value).sum();
         Self { profile, options, stacks, total, of }
+    }
+
+    /// A table of its stacks.
+    fn table(&self) -> String {
+        let mut table = Table::new(self.options.table.by);
+        for (stack, value) in &self.stacks {
+            let frames = self.profile.frames_of(stack).map(Code::of_imported);
+            table.add(&self.who(stack), frames, *value);
+        }
+        let mut text = table.text(self.options.table, |value| self.cell(value));
+        match table.left_out(self.options.table) {
+            0 => {}
+            more => {
+                let _ = writeln!(text, "{:>35}{more} more", "");
+            }
+        }
+        text
+    }
+
+    /// Whose a stack is, as its labels say.
+    fn who(&self, stack: &'a Stack) -> Who<'a> {
+        let number = |key: &str| match stack.label(key) {
+            Some(LabelValue::Number(number)) => u32::try_from(*number).ok(),
+            _ => None,
+        };
+        let text = |key: &str| stack.label(key).map(LabelValue::text);
+        let process = self.profile.process_of(stack);
+        Who {
+            thread: text("comm").unwrap_or_default(),
+            process,
+            pid: number("pid"),
+            tid: number("tid"),
+            container: text("container"),
+        }
     }
 
     fn value_type(&self) -> Option<&ValueType> {
@@ -143,7 +162,7 @@ fn elided(name: &str, width: Option<usize>) -> String {
 mod tests {
     use regex::Regex;
 
-    use super::*;
+    use super::{table::By, *};
     use crate::import::{Limits, folded};
 
     const STACKS: &[u8] =
@@ -155,6 +174,10 @@ mod tests {
         text(&read, options).lines().map(str::to_owned).collect()
     }
 
+    fn of_table(table: table::Options) -> Options {
+        Options { table, ..Options::default() }
+    }
+
     fn focus(text: &str) -> Options {
         let filter = Filter { focus: Some(Regex::new(text).unwrap()), ..Filter::default() };
         Options { filter, ..Options::default() }
@@ -162,19 +185,32 @@ mod tests {
 
     #[test]
     fn functions_by_what_they_took_themselves() {
-        let lines = shown(&Options { rows: Some(3), ..Options::default() });
+        let lines = shown(&of_table(table::Options { rows: Some(3), ..table::Options::default() }));
         assert_eq!(lines[0], "samples: 100");
-        assert!(lines[3].starts_with("       40  40.0%        80  80.0%  serve"), "{lines:#?}");
-        assert!(lines[4].starts_with("       30  30.0%        30  30.0%  parse"), "{lines:#?}");
-        assert!(lines[5].starts_with("       20  20.0%        20  20.0%  scan"), "{lines:#?}");
+        assert!(
+            lines[3].starts_with("       40  40.0%        80  80.0%   12.5%  serve"),
+            "{lines:#?}"
+        );
+        assert!(
+            lines[4].starts_with("       30  30.0%        30  30.0%    0.0%  parse"),
+            "{lines:#?}"
+        );
+        assert!(
+            lines[5].starts_with("       20  20.0%        20  20.0%    0.0%  scan"),
+            "{lines:#?}"
+        );
         assert!(lines[6].trim().ends_with(" more"), "{lines:#?}");
     }
 
     #[test]
     fn processes_are_the_roots_of_folded_stacks() {
-        let lines = shown(&Options { by: By::Process, ..Options::default() });
+        let lines =
+            shown(&of_table(table::Options { by: By::Process, ..table::Options::default() }));
         let rows: Vec<_> = lines.iter().skip(3).map(|it| it.trim()).collect();
-        assert_eq!(rows, ["80  80.0%        80  80.0%  web", "20  20.0%        20  20.0%  db"]);
+        assert_eq!(
+            rows,
+            ["80  80.0%        80  80.0%   12.5%  web", "20  20.0%        20  20.0%    0.0%  db"]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use profiler_profile::import::Filter;
+use profiler_profile::{import::Filter, report::table};
 use regex::Regex;
 
 use crate::units;
@@ -58,13 +58,32 @@ impl FilterArgs {
     }
 }
 
-/// What the rows of a report stand for.
+/// What the rows of a table stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum By {
     /// Functions.
     Function,
+    /// Lines of source files, where they were recorded with --lines.
+    Line,
     /// Programs and libraries.
     Module,
     /// Processes, by name.
     Process,
+    /// Threads.
+    Thread,
+    /// Containers, where they were recorded: in pprof they are.
+    Container,
+}
+
+impl From<By> for table::By {
+    fn from(by: By) -> Self {
+        match by {
+            By::Function => Self::Function,
+            By::Line => Self::Line,
+            By::Module => Self::Module,
+            By::Process => Self::Process,
+            By::Thread => Self::Thread,
+            By::Container => Self::Container,
+        }
+    }
 }

@@ -22,6 +22,7 @@ use std::{
 };
 
 use profiler_profile::{export::format::Format, printable::printable_lines};
+use rustix::termios::tcgetwinsize;
 
 use crate::{
     cli::{Cli, Command},
@@ -56,6 +57,12 @@ fn refuse_terminal(format: &Format, path: Option<&Path>) -> Result<()> {
         return Err(Error::Usage(format!("--format {}: {why}", format.name)));
     }
     Ok(())
+}
+
+/// How wide standard output is, if it is a terminal.
+fn columns() -> Option<usize> {
+    let size = if stdout().is_terminal() { tcgetwinsize(stdout()).ok() } else { None };
+    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// Prints an answer, which nobody may want to read to its end.

@@ -7,7 +7,10 @@ use std::{
     process::ExitCode,
 };
 
-use profiler_profile::export::{format::Processes, html};
+use profiler_profile::{
+    export::{format::Processes, html},
+    report::table,
+};
 
 use super::{destination::resolve, replacement::Replacement, session::Session};
 use crate::{
@@ -58,7 +61,8 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
     reports.extend(open.then_some(Report::Samples(&html::FORMAT)));
-    reports.extend((!stderr::is_quiet()).then_some(Report::Top(HOTTEST)));
+    let hottest = table::Options { rows: Some(HOTTEST), ..table::Options::default() };
+    reports.extend((!stderr::is_quiet()).then_some(Report::Top(hottest)));
     let mut session = Session::prepare(sampling, reports, verbose)?;
 
     let (mut sinks, mut replacements) = (Vec::new(), Vec::new());

@@ -1,20 +1,11 @@
 //! `report`: what a recorded profile shows.
 
-use std::{
-    io::{IsTerminal as _, stdout},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-use profiler_profile::report::{self, Options};
-use rustix::termios::tcgetwinsize;
+use profiler_profile::report::{self, Options, table};
 
-use super::{answer, recorded};
-use crate::{
-    cli::{By, ReportArgs},
-    error::Result,
-    invoker::Invoker,
-    viewer::Viewer,
-};
+use super::{answer, columns, recorded};
+use crate::{cli::ReportArgs, error::Result, invoker::Invoker, viewer::Viewer};
 
 /// How many rows a table has.
 const ROWS: usize = 40;
@@ -27,17 +18,14 @@ pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let profile = recorded::read(&args.file)?;
-    let columns = if stdout().is_terminal() { tcgetwinsize(stdout()).ok() } else { None };
     let options = Options {
-        by: match args.by {
-            By::Function => report::By::Function,
-            By::Module => report::By::Module,
-            By::Process => report::By::Process,
+        table: table::Options {
+            by: args.by.into(),
+            rows: args.top.or((!args.tree).then_some(ROWS)).filter(|rows| *rows > 0),
+            columns: columns(),
         },
         tree: args.tree,
-        rows: args.top.or((!args.tree).then_some(ROWS)).filter(|rows| *rows > 0),
         filter: args.filter.filter(),
-        columns: columns.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0),
     };
     Ok(answer(&report::text(&profile, &options)))
 }

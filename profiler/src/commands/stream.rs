@@ -2,28 +2,38 @@
 
 use std::io::{IsTerminal as _, stdout};
 
-use profiler_profile::export::format::Format;
+use profiler_profile::{export::format::Format, report::table};
 
-use super::{file_of, refuse_terminal, session::Session};
+use super::{columns, file_of, refuse_terminal, session::Session};
 use crate::{
-    cli::StreamArgs,
-    error::Result,
+    cli::{By, StreamArgs},
+    error::{Error, Result},
     output::{Sink, config::Report},
     stderr,
 };
 
 /// Samples until the run ends, and prints the ledger.
 pub(super) fn run(args: StreamArgs, verbose: u8) -> Result<()> {
+    let mut sampling = args.sampling;
+    if args.by == By::Line && !sampling.lines {
+        return Err(Error::Usage("--by line: add --lines".into()));
+    }
+    // Nothing else says which container a process is in.
+    sampling.metadata |= args.by == By::Container;
+    let path = args.output.and_then(file_of);
     let report = match args.top {
-        Some(n) => Report::Top(n as usize),
+        Some(rows) => Report::Top(table::Options {
+            by: args.by.into(),
+            rows: Some(rows as usize),
+            columns: columns().filter(|_| path.is_none()),
+        }),
         None => Report::Samples(args.format),
     };
-    let path = args.output.and_then(file_of);
     // Whoever has asked for nothing may not know what there is.
-    let is_asked = args.top.is_some() || args.sampling.duration.is_some() || path.is_some();
+    let is_asked = args.top.is_some() || sampling.duration.is_some() || path.is_some();
     let has_hint = !is_asked && args.format == <&Format>::default() && stdout().is_terminal();
     refuse_terminal(args.format, path.as_deref())?;
-    let session = Session::prepare(args.sampling, vec![report], verbose)?;
+    let session = Session::prepare(sampling, vec![report], verbose)?;
     let sink = Sink::open(path.as_deref())?;
     if has_hint {
         stderr::notice(

@@ -33,10 +33,7 @@ use crate::{
     units::Frequency,
     unwind, worker,
 };
-use profiler_profile::{
-    export::format::{Format, Processes},
-    profile,
-};
+use profiler_profile::{export::format::Format, profile};
 
 const DEFAULT_HZ: u64 = 99;
 /// What the kernel allows by default, where it doesn't say: `DEFAULT_MAX_SAMPLE_RATE` in
@@ -93,7 +90,7 @@ impl Config {
         let has = |what: fn(&Format) -> bool| {
             reports.iter().any(|it| matches!(it, Report::Samples(format) if what(format)))
         };
-        if args.metadata && !has(|it| it.processes != Processes::Never) {
+        if args.metadata && !reports.iter().any(|it| it.has_processes()) {
             let why = "this format has no place for it: give -f json, json-compact, pprof or html";
             return Err(Error::Usage(format!("--metadata: {why}")));
         }

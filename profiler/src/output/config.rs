@@ -1,6 +1,9 @@
 //! What is written.
 
-use profiler_profile::export::format::Format;
+use profiler_profile::{
+    export::format::{Format, Processes},
+    report::table::{self, By},
+};
 
 /// The outputs of a run.
 #[derive(Clone, Debug)]
@@ -24,6 +27,16 @@ pub struct Config {
 pub enum Report {
     /// What this format has of the samples.
     Samples(&'static Format),
-    /// The N hottest functions, at the end.
-    Top(usize),
+    /// A table of the hottest functions or the like, at the end.
+    Top(table::Options),
+}
+
+impl Report {
+    /// Whether it says who the process of a sample is.
+    pub(crate) fn has_processes(self) -> bool {
+        match self {
+            Self::Samples(format) => format.processes != Processes::Never,
+            Self::Top(options) => options.by == By::Container,
+        }
+    }
 }

@@ -7,9 +7,10 @@ use std::{io, path::PathBuf};
 
 use jiff::tz::TimeZone;
 use profiler_profile::{
-    export::{about::About, format::Options, output::Output, top},
+    export::{about::About, format::Options, output::Output},
     ledger::{Ledger, PerCpuCount, memory::Cache},
     profile::Profile,
+    report::table,
     sample::Sample,
 };
 
@@ -57,8 +58,8 @@ impl Named {
     ) -> Self {
         let output = match report {
             Report::Samples(format) => Output::new(format.export, options.clone(), to),
-            Report::Top(rows) => Output::of_profile(
-                move |profile, about, to| top::write(profile, about, rows, to),
+            Report::Top(options) => Output::of_profile(
+                move |profile, about, to| table::write(profile, about, options, to),
                 to,
             ),
         };

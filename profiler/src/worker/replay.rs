@@ -12,6 +12,7 @@ use profiler_profile::{
     ledger::{
         CpuEvent, EventCount, KernelSide, SourceSide, counters::PerCpuCounters, memory::Memory,
     },
+    report::table,
     source::{Counts, Rate},
 };
 
@@ -223,9 +224,10 @@ fn a_recording_gives_what_it_gave() {
         rendered_bytes: 1 << 20,
         timeline_bytes: 1 << 20,
     };
+    let top = table::Options { rows: Some(20), ..table::Options::default() };
     let reports = FORMATS.iter().map(|format| (format.name, Report::Samples(format)));
     let (mut written, mut outputs): (Vec<_>, Vec<_>) = Default::default();
-    for (name, report) in std::iter::once(("top", Report::Top(20))).chain(reports) {
+    for (name, report) in std::iter::once(("top", Report::Top(top))).chain(reports) {
         let to = Written::default();
         outputs.push(Named::new(report, &options, Box::new(to.clone()), PathBuf::new()));
         written.push((name, to));
