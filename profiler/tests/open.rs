@@ -218,9 +218,20 @@ fn it_ends_with_who_has_started_it() {
 }
 
 #[test]
-fn what_is_no_page_is_refused() {
+fn a_page_is_made_of_a_profile() {
     let dir = folder();
-    for (text, part) in [("a;b 1\n", "no page"), ("", "it is empty")] {
+    fs::write(dir.path().join("a.html"), "web;main;parse 3\nweb;main 1\n").unwrap();
+    let mut viewer = Viewer::start(command(dir.path()));
+    let (status, page) = viewer.get(&viewer.path, &format!("localhost:{}", viewer.port));
+    assert!(status == 200 && page.starts_with("<!DOCTYPE html>"), "{page}");
+    assert!(page.contains("\"parse\"") && page.contains("\"main\""), "{page}");
+    assert_eq!(viewer.end_by(libc::SIGINT).0.code(), Some(0));
+}
+
+#[test]
+fn what_is_no_profile_is_refused() {
+    let dir = folder();
+    for (text, part) in [("a;b\n", "line 1"), ("", "it is empty")] {
         fs::write(dir.path().join("a.html"), text).unwrap();
         let output = command(dir.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

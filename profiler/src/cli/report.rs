@@ -19,7 +19,7 @@ pub struct ReportArgs {
     /// The profile; `-` is standard input.
     #[arg(value_name = "FILE", default_value = "profile.pb.gz")]
     pub file: PathBuf,
-    /// Show a page that was recorded, such as flame.html, in a browser, until Ctrl-C.
+    /// Show the profile in a browser, until Ctrl-C.
     ///
     /// The page is served to this machine only, under an address that nobody can guess. Over ssh, or where there is no
     /// screen, the address is printed, and how to get there.

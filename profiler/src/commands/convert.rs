@@ -1,14 +1,14 @@
 //! `convert`: a recorded profile in another format.
 
-use std::{path::Path, process::ExitCode};
+use std::{io, path::Path, process::ExitCode};
 
 use jiff::tz::TimeZone;
 use profiler_profile::{
     export::{
-        format::{Export, Options, Processes},
+        format::{Export, Format, Options, Processes},
         output::Output,
     },
-    import::Counted,
+    import::{Counted, Filter, Imported},
 };
 
 use super::{destination::resolve, recorded, replacement::Replacement};
@@ -32,21 +32,37 @@ pub(super) fn run(args: ConvertArgs) -> Result<ExitCode> {
         return Err(Error::Usage(format!("--format {}: {why}", format.name)));
     }
     let imported = recorded::read(&input)?;
-    let counted = Counted::of(&imported, &filter.filter(), PRODUCER, TimeZone::system())
-        .map_err(|error| Error::system(format!("cannot convert {}", input.display()), error))?;
+    let counted = count(&input, &imported, &filter.filter())?;
     if format.processes == Processes::Always && !counted.left_out.is_empty() {
         let labels: Vec<&str> = counted.left_out.iter().map(|it| &**it).collect();
         stderr::say(&format!("labels that have no place in the file: {}", labels.join(", ")));
     }
     let (sink, replacement) = destination.open(Invoker::find().as_ref())?;
     let path = sink.path().to_owned();
-    write(&counted, format.export, sink, &path)?;
+    write_counted(&counted, format.export, sink).map_err(|error| Error::write(&path, &error))?;
     replacement.map_or(Ok(()), Replacement::commit)?;
     destination.tell();
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(counted: &Counted, export: Export, to: impl std::io::Write, path: &Path) -> Result<()> {
+/// Writes what was read from this path in a format that needs no times.
+pub(super) fn write(
+    from: &Path,
+    imported: &Imported,
+    filter: &Filter,
+    format: &Format,
+    to: impl io::Write,
+) -> Result<()> {
+    let counted = count(from, imported, filter)?;
+    write_counted(&counted, format.export, to).map_err(|error| Error::write(from, &error))
+}
+
+fn count(from: &Path, imported: &Imported, filter: &Filter) -> Result<Counted> {
+    Counted::of(imported, filter, PRODUCER, TimeZone::system())
+        .map_err(|error| Error::system(format!("cannot convert {}", from.display()), error))
+}
+
+fn write_counted(counted: &Counted, export: Export, to: impl io::Write) -> io::Result<()> {
     let Counted { profile, about, .. } = counted;
     let options = Options {
         kernel_stacks: profile.entries().any(|it| !it.kernel.is_empty()),
@@ -60,7 +76,8 @@ fn write(counted: &Counted, export: Export, to: impl std::io::Write, path: &Path
         timeline_bytes: 0,
     };
     let mut output = Output::new(export, options, to);
-    let written = if output.needs_profile() { Ok(()) } else { output.add(counted.rows()) };
-    let written = written.and_then(|()| output.finish(profile, about));
-    written.map_err(|error| Error::write(path, &error))
+    if !output.needs_profile() {
+        output.add(counted.rows())?;
+    }
+    output.finish(profile, about)
 }

@@ -6,8 +6,12 @@ use std::{
     path::Path,
 };
 
-use profiler_profile::import::{Imported, Limits, folded, pprof};
+use profiler_profile::{
+    export::html,
+    import::{Filter, Imported, Limits, folded, pprof},
+};
 
+use super::convert;
 use crate::error::{Error, Result};
 
 /// What gzip begins with: RFC 1952.
@@ -18,31 +22,35 @@ const DOCTYPE: &[u8] = b"<!doctype html>";
 
 /// Reads a profile, whose format its first bytes tell.
 pub(super) fn read(path: &Path) -> Result<Imported> {
+    parse(path, &load(path)?)
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Imported> {
     let limits = Limits::default();
-    let bytes = load(path, limits.bytes)?;
     // Text has no zeros. A profile without gzip has some: its strings begin with an empty one.
     let is_text = !bytes.starts_with(GZIP) && !bytes.contains(&0);
-    let read = if is_text { folded::read(&bytes, &limits) } else { pprof::read(&bytes, &limits) };
+    let read = if is_text { folded::read(bytes, &limits) } else { pprof::read(bytes, &limits) };
     let formats = "pprof (.pb.gz) and folded stacks (.folded) can be read";
     read.map_err(|error| failed(path, &error, formats))
 }
 
-/// Reads a page for browsers.
+/// Reads a page for browsers, or makes one of a profile.
 pub(super) fn page(path: &Path) -> Result<Vec<u8>> {
-    let bytes = load(path, Limits::default().bytes)?;
+    let bytes = load(path)?;
     match bytes.get(..DOCTYPE.len()) {
         Some(begin) if begin.eq_ignore_ascii_case(DOCTYPE) => Ok(bytes),
         _ => {
-            let next =
-                "`record --open` shows what it records, and `record -o flame.html` writes a page";
-            Err(failed(path, &"it is no page that a browser shows", next))
+            let profile = parse(path, &bytes)?;
+            let mut page = Vec::new();
+            convert::write(path, &profile, &Filter::default(), &html::FORMAT, &mut page)?;
+            Ok(page)
         }
     }
 }
 
 /// A file that is not empty.
-fn load(path: &Path, limit: usize) -> Result<Vec<u8>> {
-    let bytes = bytes_of(path, limit).map_err(|error| {
+fn load(path: &Path) -> Result<Vec<u8>> {
+    let bytes = bytes_of(path, Limits::default().bytes).map_err(|error| {
         let is_missing = error.kind() == std::io::ErrorKind::NotFound;
         let next =
             if is_missing { "`sudo profiler record -d 10` writes profile.pb.gz" } else { "" };
