@@ -1,11 +1,15 @@
 //! A profile that was read, as text for people: the hottest functions, modules or processes, or a tree of calls.
 
 mod calls;
+mod row;
 pub mod table;
 
 use std::fmt::Write as _;
 
-use self::table::{Code, Table, Who};
+use self::{
+    row::{Code, Who},
+    table::Table,
+};
 use crate::{
     import::{Filter, Imported, LabelValue, Stack, ValueType},
     printable::printable,
