@@ -124,7 +124,7 @@ impl CacheEvent {
         }
     }
 
-    fn refused(&self) -> NoSuchOp {
+    fn refused(self) -> NoSuchOp {
         let has = OPS.iter().filter(|it| self.cache.does(it.0)).map(|it| second(it.1));
         NoSuchOp {
             cache: self.cache.name(),

@@ -27,6 +27,7 @@ mod tests;
 pub use error::{Problem, SyntaxError};
 pub use modifiers::{Modifiers, Precise};
 pub use parser::parse;
+pub(crate) use parser::{parse_terms, raw};
 
 use crate::{cache::CacheEvent, generic::Generic};
 

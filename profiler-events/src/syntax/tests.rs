@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{parser::parse_terms, *};
+use super::*;
 
 /// What `perf`'s own manual pages and tests have, and how we print it.
 const EXAMPLES: &[(&str, &str)] = &[
