@@ -48,7 +48,10 @@ impl Fixture {
     }
 }
 
-const PROBES: [(&str, u32, &[(&str, &str)]); 2] = [
+/// Paths below a PMU's folder, and what the files have.
+type Files = [(&'static str, &'static str)];
+
+const PROBES: [(&str, u32, &Files); 2] = [
     ("kprobe", 6, &[("format/retprobe", "config:0")]),
     ("uprobe", 7, &[("format/retprobe", "config:0"), ("format/ref_ctr_offset", "config:32-63")]),
 ];

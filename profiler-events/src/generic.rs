@@ -40,10 +40,10 @@ impl Generic {
         [Some(self.name), self.other].into_iter().flatten()
     }
 
-    /// Whether it ever fires: some are only there to carry records.
+    /// Why it can't be sampled, if it can't.
     #[must_use]
-    pub fn fires(&self) -> bool {
-        !matches!(self.name, "dummy" | "bpf-output")
+    pub fn counting_only(&self) -> Option<&'static str> {
+        matches!(self.name, "dummy" | "bpf-output").then_some("it never fires")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Events by the names that `perf` gives them: from text to what `perf_event_open` needs.
 //!
 //! That takes two steps. [`parse`] reads what was typed, by grammar alone. [`Machine::resolve`] looks up
-//! what it means on a machine, in small files of sysfs and tracefs.
+//! what it means on a machine, in small files of sysfs and tracefs. [`Machine::list`] says what there is.
 //! Nothing here opens an event, or needs root beyond what those files do.
 //!
 //! ```
@@ -31,5 +31,8 @@ pub mod syntax;
 
 pub use cache::{CacheEvent, NoSuchOp};
 pub use generic::Generic;
-pub use machine::{Attr, Breakpoint, Exclude, Machine, Probe, Purpose, Rate, ResolveError, Set};
+pub use machine::{
+    Attr, Breakpoint, Exclude, Kind, Listed, Listing, Machine, Need, Probe, Purpose, Rate,
+    ResolveError, Set,
+};
 pub use syntax::{Events, SyntaxError, parse};

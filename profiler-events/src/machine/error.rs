@@ -114,6 +114,20 @@ pub enum ResolveError {
         /// Why not.
         why: &'static str,
     },
+    /// A PMU of which all CPUs are offline.
+    #[error("`{event}` has no CPU: none of those of `{pmu}` is online")]
+    NoCpus {
+        /// The event.
+        event: String,
+        /// The PMU.
+        pmu: String,
+    },
+    /// A probe without a place.
+    #[error("`{pmu}` needs a place, as in `{pmu}:{}FUNCTION`", if pmu == "uprobe" { "PATH:" } else { "" })]
+    NoPlace {
+        /// `kprobe` or `uprobe`.
+        pmu: String,
+    },
     /// More than the PMU can.
     #[error("`{event}` asks for precision {asked}, `{pmu}` has at most {most}; give {}", given(*most))]
     TooPrecise {

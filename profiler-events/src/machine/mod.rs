@@ -5,6 +5,7 @@ mod error;
 mod expand;
 mod field;
 mod files;
+mod list;
 mod pmu;
 mod resolve;
 mod terms;
@@ -14,6 +15,7 @@ mod tracefs;
 
 pub use attr::{Attr, Breakpoint, Exclude, Probe, Rate, Set};
 pub use error::ResolveError;
+pub use list::{Kind, Listed, Listing, Need};
 pub use resolve::Purpose;
 
 use std::path::{Path, PathBuf};

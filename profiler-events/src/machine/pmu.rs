@@ -56,12 +56,17 @@ impl Pmu {
         const TRACERS: [&str; 5] = ["intel_pt", "intel_bts", "cs_etm", "arm_spe", "hisi_ptt"];
         if TRACERS.iter().any(|it| self.name.starts_with(it)) {
             Some("it writes a trace, which is not read here")
-        } else if self.name == "msr" || self.folder.join("cpumask").exists() {
-            // The counters are shared by several CPUs, and no CPU is interrupted by them.
+        } else if self.name == "msr" || self.is_shared() {
+            // No CPU is interrupted by its counters.
             Some("its PMU only counts")
         } else {
             None
         }
+    }
+
+    /// Whether several CPUs share its counters, and one of them is to read them.
+    pub(super) fn is_shared(&self) -> bool {
+        self.folder.join("cpumask").exists()
     }
 
     /// The largest `precise_ip`, if the PMU says.

@@ -103,11 +103,14 @@ impl Machine {
         if let Some(pmu) = pmu {
             attr.pmu = Some(pmu.name.clone());
             attr.cpus = pmu.cpus()?;
+            if attr.cpus.as_ref().is_some_and(String::is_empty) {
+                return Err(ResolveError::NoCpus { event: shown, pmu: pmu.name.clone() });
+            }
             attr.counting_only = pmu.counting_only();
             self.check_precision(event, &shown, pmu)?;
         }
-        if matches!(&event.what, What::Generic(generic) if !generic.fires()) {
-            attr.counting_only = Some("it never fires");
+        if let What::Generic(generic) = &event.what {
+            attr.counting_only = attr.counting_only.or(generic.counting_only());
         }
         attr.modify(event.modifiers);
         attr.rate = terms.rate;
@@ -126,6 +129,9 @@ impl Machine {
 
     /// What the PMU knows by its own terms.
     fn of_pmu(&self, pmu: &Pmu, terms: &Terms<'_>) -> Result<Attr, ResolveError> {
+        if ["kprobe", "uprobe"].contains(&pmu.name.as_str()) {
+            return Err(ResolveError::NoPlace { pmu: pmu.name.clone() });
+        }
         let core = self.core_pmus()?;
         let is_core = core.iter().any(|it| it.name == pmu.name);
         let mut attr = Attr::new(pmu.kind, 0);

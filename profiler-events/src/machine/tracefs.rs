@@ -62,15 +62,11 @@ impl Tracefs {
     /// Those that both patterns match, which may be none.
     pub(super) fn all(&self, system: &str, name: &str) -> Result<Vec<Tracepoint>, ResolveError> {
         let mut found = Vec::new();
-        for in_system in files::names(&self.events)? {
-            if !glob::matches(system, &in_system) {
-                continue;
-            }
-            let folder = self.events.join(&in_system);
-            let names = files::names(&folder)?.into_iter();
-            let names =
-                names.filter(|it| glob::matches(name, it) && folder.join(it).join("id").exists());
-            found.extend(names.map(|name| Tracepoint { system: in_system.clone(), name }));
+        for system in named(&self.events, system)? {
+            let folder = self.events.join(&system);
+            let names = named(&folder, name)?.into_iter();
+            let names = names.filter(|it| folder.join(it).join("id").exists());
+            found.extend(names.map(|name| Tracepoint { system: system.clone(), name }));
         }
         Ok(found)
     }
@@ -86,4 +82,14 @@ impl Tracepoint {
     pub(super) fn full_name(&self) -> String {
         format!("{}:{}", self.system, self.name)
     }
+}
+
+/// What a name or a pattern stands for in a folder. A name may not be there.
+fn named(folder: &Path, pattern: &str) -> Result<Vec<String>, ResolveError> {
+    if !glob::is_pattern(pattern) {
+        return Ok(if pattern.starts_with('.') { Vec::new() } else { vec![pattern.to_owned()] });
+    }
+    let mut names = files::names(folder)?;
+    names.retain(|it| glob::matches(pattern, it));
+    Ok(names)
 }
