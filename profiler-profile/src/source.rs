@@ -18,6 +18,9 @@ pub enum Counts {
     Clock,
     /// Nanoseconds that pass; it goes on while the kernel throttles it (`task-clock`).
     UnstoppedClock,
+    /// Nanoseconds that pass, but it fires only in user mode, only in the kernel, or only while the CPU is not idle
+    /// (`cpu-clock:u`).
+    ClockInPart,
     /// Anything else, such as cycles or page faults.
     Events,
 }

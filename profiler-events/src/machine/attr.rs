@@ -112,8 +112,9 @@ pub enum Rate {
 }
 
 impl Attr {
-    /// An event of which nothing else is known.
-    pub(super) fn new(kind: u32, config: u64) -> Self {
+    /// An event of which nothing else is known, not even a name.
+    #[must_use]
+    pub fn new(kind: u32, config: u64) -> Self {
         Self {
             name: String::new(),
             pmu: None,

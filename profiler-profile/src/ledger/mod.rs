@@ -177,6 +177,9 @@ pub struct Filtered {
     /// behind `cpu-clock` stands still while a CPU sleeps. Told from [`Lost::missed`] by the time
     /// that the CPU was idle.
     pub asleep: u64,
+    /// The event was due while the CPU ran what it was not asked for, as with `cpu-clock:u`; some of these may have
+    /// been missed by the kernel, which nobody can tell.
+    pub excluded: u64,
     /// Another process than the ones asked for.
     pub pid: u64,
     /// Another thread than the ones asked for.
@@ -241,10 +244,11 @@ impl Filtered {
         self.reasons().iter().map(|(_, count)| count).sum()
     }
 
-    pub(crate) fn reasons(&self) -> [(&'static str, u64); 9] {
+    pub(crate) fn reasons(&self) -> [(&'static str, u64); 10] {
         [
             ("idle", self.idle),
             ("asleep", self.asleep),
+            ("excluded", self.excluded),
             ("other process", self.pid),
             ("other thread", self.tid),
             ("other user", self.uid),
@@ -292,6 +296,7 @@ impl Account {
         self.not_sampled_ns += not_sampled_ns;
         self.filtered.idle += filtered.idle;
         self.filtered.asleep += filtered.asleep;
+        self.filtered.excluded += filtered.excluded;
         self.filtered.pid += filtered.pid;
         self.filtered.tid += filtered.tid;
         self.filtered.uid += filtered.uid;

@@ -83,6 +83,7 @@ impl SourceAccount {
             let mut filtered = Filtered {
                 idle: get(Counter::FilteredIdle),
                 asleep: 0,
+                excluded: 0,
                 pid: get(Counter::FilteredPid) + by_agent.strangers.get(slot, cpu),
                 tid: get(Counter::FilteredTid),
                 uid: get(Counter::FilteredUid),
@@ -98,8 +99,11 @@ impl SourceAccount {
                 filtered.asleep = idle_periods.saturating_sub(fired_idle).min(missed);
             }
             let delivered = by_agent.delivered.get(slot, cpu);
-            let mut lost =
-                Lost { missed: missed - filtered.asleep, throttled: held_back, ..Lost::default() };
+            let mut missed_awake = missed - filtered.asleep;
+            if source.counts == Counts::ClockInPart {
+                filtered.excluded = std::mem::take(&mut missed_awake);
+            }
+            let mut lost = Lost { missed: missed_awake, throttled: held_back, ..Lost::default() };
             if source.counts == Counts::UnstoppedClock && throttled > 0 {
                 // It goes on to count while it is throttled.
                 lost.throttled += std::mem::take(&mut lost.missed);

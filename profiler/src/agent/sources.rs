@@ -51,7 +51,8 @@ impl Sources {
     pub(super) fn open(config: &Config) -> Result<Self> {
         let open = |event| {
             let set = EventSet::open(event, config.rate, &config.cpus, config.cpus_named)?;
-            Ok(Running { source: Box::new(set), asked: config.rate, lowered: 0 })
+            let asked = set.describe().rate;
+            Ok(Running { source: Box::new(set), asked, lowered: 0 })
         };
         Ok(Self {
             slots: config.events.iter().map(open).collect::<Result<_>>()?,

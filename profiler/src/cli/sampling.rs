@@ -1,16 +1,17 @@
 //! How to sample: what `record` and a run without a subcommand share.
 
-use std::{ffi::OsStr, path::PathBuf, str::FromStr as _};
+use std::{ffi::OsStr, path::PathBuf};
 
 use clap::{
     Arg, Args, Command, ValueEnum,
     builder::{PossibleValue, TypedValueParser},
 };
+use profiler_events::Events;
 use profiler_profile::cpus::CpuList;
 
 use crate::{
     filter::CommPattern,
-    perf::event::EventSpec,
+    perf::event::Event,
     units::{self, Frequency, ProcessSpec},
 };
 
@@ -35,9 +36,9 @@ pub struct SamplingArgs {
     /// a PMU].
     ///
     /// Can be given up to four times. Each event is sampled and accounted for by itself.
-    #[arg(short, long = "event", value_name = "EVENT", value_parser = Events, hide_possible_values = true,
+    #[arg(short, long = "event", value_name = "EVENT", value_parser = EventNames, hide_possible_values = true,
           help_heading = SAMPLING)]
-    pub events: Vec<EventSpec>,
+    pub events: Vec<Events>,
     /// Sample every PERIOD events instead of at a frequency; clocks count nanoseconds.
     #[arg(short = 'c', long, value_name = "PERIOD", conflicts_with = "frequency",
           value_parser = units::parse_positive, help_heading = SAMPLING, hide_short_help = true)]
@@ -180,22 +181,22 @@ pub struct SamplingArgs {
 
 /// Reads an event. Shells complete their names, and what is wrong with one it says itself.
 #[derive(Clone)]
-struct Events;
+struct EventNames;
 
-impl TypedValueParser for Events {
-    type Value = EventSpec;
+impl TypedValueParser for EventNames {
+    type Value = Events;
 
     fn parse_ref(
         &self,
         command: &Command,
         argument: Option<&Arg>,
         value: &OsStr,
-    ) -> Result<EventSpec, clap::Error> {
-        EventSpec::from_str.parse_ref(command, argument, value)
+    ) -> Result<Events, clap::Error> {
+        profiler_events::parse.parse_ref(command, argument, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
-        Some(Box::new(EventSpec::names().map(PossibleValue::new)))
+        Some(Box::new(Event::names().map(PossibleValue::new)))
     }
 }
 

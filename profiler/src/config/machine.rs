@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use profiler_events::{Events, Purpose, ResolveError, Set};
 use profiler_profile::cpus::CpuList;
 
 use crate::{
@@ -39,6 +40,8 @@ pub struct Machine {
     pub in_initial_pid_namespace: bool,
     /// The process that has a thread of this id.
     pub process_of: fn(u32) -> Option<u32>,
+    /// What the kernel calls these events; else what is wrong.
+    pub find_events: fn(&Events) -> Result<Vec<Set>, ResolveError>,
     /// The id of a user, by name or id.
     pub user_id: fn(&str) -> Option<u32>,
     /// The folders of cgroups; else what is wrong.
@@ -61,6 +64,7 @@ impl Machine {
             has_proc: kernel::has_proc(),
             in_initial_pid_namespace: kernel::in_initial_pid_namespace(),
             process_of: status::process_of,
+            find_events: |events| profiler_events::Machine::here().resolve(events, Purpose::Sample),
             user_id: users::id_of,
             find_cgroups: CgroupName::find,
             processes: called::all,

@@ -2,13 +2,14 @@
 //!
 //! Pure but for `--debuginfod`, which asks the environment: what the kernel says is in [`Machine`].
 
+mod events;
 mod filter;
 mod machine;
 mod process_names;
 
 use std::time::Duration;
 
-use profiler_common::{sample::MAX_FRAMES, settings::MAX_SOURCES};
+use profiler_common::sample::MAX_FRAMES;
 use profiler_profile::{cpus::CpuList, source::Rate};
 use rustix::thread::CapabilitySet;
 
@@ -27,8 +28,7 @@ use crate::{
         memory,
     },
     output::{self, config::Report},
-    perf::{self, config::EventChoice, event::EventSpec},
-    process,
+    perf, process,
     symbolize::{self, debuginfod},
     units::Frequency,
     unwind, worker,
@@ -103,7 +103,7 @@ impl Config {
             (_, frames) => frames.clamp(1, MAX_FRAMES),
         };
         let limit = args.max_processes.unwrap_or(process::config::DEFAULT_LIMIT);
-        let events = resolve_events(&args.events)?;
+        let events = events::resolve(&args.events, machine)?;
         let names_events = events.len() > 1;
         let user_walk = if args.kernel_only {
             UserWalk::Kernel
@@ -298,26 +298,6 @@ impl Sizes {
         let profile_bytes = usize::try_from(profile_bytes).unwrap_or(usize::MAX);
         Self { budget, unwind_bytes, ring_bytes, profile_bytes }
     }
-}
-
-/// The events to sample: the default one, or those that were named.
-fn resolve_events(named: &[EventSpec]) -> Result<Vec<EventChoice>> {
-    if named.is_empty() {
-        return Ok(vec![EventChoice::Default]);
-    }
-    if named.len() > MAX_SOURCES {
-        let (most, asked) = (MAX_SOURCES, named.len());
-        return Err(Error::Usage(format!("-e: at most {most} events at a time, not {asked}")));
-    }
-    let mut events = Vec::new();
-    for event in named {
-        let choice = EventChoice::Named(*event);
-        if events.contains(&choice) {
-            return Err(Error::Usage(format!("-e {event}: this event was given twice")));
-        }
-        events.push(choice);
-    }
-    Ok(events)
 }
 
 fn resolve_memory(bytes: u64, processes: u32, cpus: usize, sources: usize) -> Result<WalkMemory> {

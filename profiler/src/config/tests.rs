@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     cli::{Cli, StreamArgs},
     filter::{CgroupName, Filter},
+    perf::config::EventChoice,
     procfs::called::Called,
 };
 
@@ -23,6 +24,9 @@ fn machine() -> Machine {
         in_initial_pid_namespace: true,
         // Threads of the process 80 are 81 to 89.
         process_of: |tid| (80..90).contains(&tid).then_some(80),
+        find_events: |events| {
+            profiler_events::Machine::here().resolve(events, profiler_events::Purpose::Sample)
+        },
         user_id: |user| (user == "ann").then_some(7),
         find_cgroups: |name| match name {
             CgroupName::Path(path) => Ok(vec![Path::new("/cgroups").join(path)]),
@@ -171,18 +175,30 @@ fn only_cpus_that_are_online_are_sampled() {
 #[test]
 fn each_event_is_one_source_of_a_few() {
     let resolve = |names: &[&str]| {
-        let named: Vec<EventSpec> = names.iter().map(|name| name.parse().unwrap()).collect();
-        resolve_events(&named).map_err(|error| error.to_string())
+        let named: Vec<_> = names.iter().map(|it| profiler_events::parse(it).unwrap()).collect();
+        let choices = events::resolve(&named, &machine()).map_err(|error| error.to_string())?;
+        Ok(choices
+            .into_iter()
+            .map(|it| match it {
+                EventChoice::Default => "the default".to_owned(),
+                EventChoice::Named(event) => event.to_string(),
+            })
+            .collect::<Vec<_>>())
     };
-    assert_eq!(resolve(&[]), Ok(vec![EventChoice::Default]));
-    let both = [EventSpec::CPU_CLOCK, EventSpec::CYCLES].map(EventChoice::Named);
-    assert_eq!(resolve(&["cpu-clock", "cycles"]), Ok(both.to_vec()));
-    let twice = resolve(&["cycles", "cpu-clock", "cpu-cycles"]).unwrap_err();
-    assert!(twice.contains("-e cycles: this event was given twice"), "{twice}");
-    let four = ["cycles", "instructions", "faults", "cpu-clock"];
+    let error = |names: &[&str]| -> String { resolve(names).unwrap_err() };
+    assert_eq!(resolve(&[]), Ok(vec!["the default".to_owned()]));
+    let two = ["cpu-clock:u".to_owned(), "page-faults".into()];
+    assert_eq!(resolve(&["cpu-clock:u", "page-faults"]), Ok(two.to_vec()));
+    assert_eq!(resolve(&["cpu-clock:u,page-faults"]), Ok(two.to_vec()));
+    let twice = error(&["faults", "cpu-clock", "page-faults"]);
+    assert!(twice.contains("-e page-faults: this event was given twice"), "{twice}");
+    let four = ["faults", "cs", "migrations", "cpu-clock"];
     assert_eq!(resolve(&four).unwrap().len(), 4);
-    let five = resolve(&[&four[..], &["task-clock"]].concat()).unwrap_err();
+    let five = error(&[&four[..], &["task-clock"]].concat());
     assert!(five.contains("at most 4 events"), "{five}");
+    assert!(error(&["{faults,cs}"]).contains("leave the braces out"));
+    assert!(error(&["sched:sched_switch"]).contains("can't be sampled"));
+    assert!(error(&["nothing"]).contains("no event `nothing`"));
 }
 
 #[test]

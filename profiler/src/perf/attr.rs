@@ -1,13 +1,23 @@
 //! From an event and a rate to the kernel's `perf_event_attr`.
 
 use perf_event_open_sys::bindings as sys;
+use profiler_events::Breakpoint;
 use profiler_profile::source::Rate;
 
-use super::event::EventSpec;
+use super::event::Event;
+
+/// What not every PMU can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    /// Don't count what runs in guests.
+    pub exclude_guest: bool,
+    /// `precise_ip`: 0 to 3.
+    pub precise: u8,
+}
 
 /// The attributes of a sampling event, opened disabled.
 #[must_use]
-pub fn sampling(event: EventSpec, rate: Rate, exclude_guest: bool) -> sys::perf_event_attr {
+pub fn sampling(event: &Event, rate: Rate, how: How) -> sys::perf_event_attr {
     let mut attr = counting(event);
     match rate {
         Rate::Frequency(hz) => {
@@ -17,7 +27,8 @@ pub fn sampling(event: EventSpec, rate: Rate, exclude_guest: bool) -> sys::perf_
         Rate::Period(period) => attr.__bindgen_anon_1.sample_period = period,
     }
     attr.set_disabled(1);
-    attr.set_exclude_guest(u64::from(exclude_guest));
+    attr.set_exclude_guest(how.exclude_guest.into());
+    attr.set_precise_ip(how.precise.into());
     // The event's own ring carries throttle records only, which are collected by a timer: no
     // wake-up is worth its cost.
     attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
@@ -32,7 +43,7 @@ pub fn sampling(event: EventSpec, rate: Rate, exclude_guest: bool) -> sys::perf_
 /// <https://github.com/torvalds/linux/blob/v6.12/kernel/events/core.c>, `perf_event_mmap_output`.
 #[must_use]
 pub fn sideband() -> sys::perf_event_attr {
-    let mut attr = counting(EventSpec::DUMMY);
+    let mut attr = counting(&Event::dummy());
     attr.set_mmap(1);
     attr.set_mmap2(1);
     attr.set_comm(1);
@@ -48,11 +59,27 @@ pub fn sideband() -> sys::perf_event_attr {
 
 /// What all events have in common: layout and meaning are those of `perf_event_open(2)` and
 /// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>.
-fn counting(event: EventSpec) -> sys::perf_event_attr {
+fn counting(event: &Event) -> sys::perf_event_attr {
     let mut attr = sys::perf_event_attr::default();
     attr.size = u32::try_from(size_of_val(&attr)).unwrap_or(u32::MAX);
-    attr.type_ = event.kind;
-    attr.config = event.config;
+    let of = event.attr();
+    attr.type_ = of.kind;
+    attr.config = of.config;
+    attr.__bindgen_anon_3.config1 = of.config1;
+    attr.__bindgen_anon_4.config2 = of.config2;
+    attr.config3 = of.config3;
+    if let Some(Breakpoint { kind, address, length }) = of.breakpoint {
+        attr.bp_type = kind;
+        attr.__bindgen_anon_3.bp_addr = address;
+        attr.__bindgen_anon_4.bp_len = length;
+    }
+    attr.set_exclude_user(of.exclude.user.into());
+    attr.set_exclude_kernel(of.exclude.kernel.into());
+    attr.set_exclude_hv(of.exclude.hypervisor.into());
+    attr.set_exclude_idle(of.exclude.idle.into());
+    attr.set_exclude_host(of.exclude.host.into());
+    attr.set_pinned(of.pinned.into());
+    attr.set_exclusive(of.exclusive.into());
     // Count, enabled and running time are what the ledger compares the samples with, and tell a dead
     // event from others.
     attr.read_format =
@@ -69,12 +96,13 @@ mod tests {
 
     #[test]
     fn frequency_and_period_exclude_each_other() {
-        let attr = sampling(EventSpec::CYCLES, Rate::Frequency(99), true);
+        let how = |exclude_guest| How { exclude_guest, precise: 0 };
+        let attr = sampling(&Event::cycles(), Rate::Frequency(99), how(true));
         assert_eq!((attr.freq(), attr.exclude_guest(), attr.disabled()), (1, 1, 1));
         // SAFETY: `sampling` has written this member of the union.
         assert_eq!(unsafe { attr.__bindgen_anon_1.sample_freq }, 99);
 
-        let attr = sampling(EventSpec::CPU_CLOCK, Rate::Period(1_000_000), false);
+        let attr = sampling(&Event::cpu_clock(), Rate::Period(1_000_000), how(false));
         assert_eq!((attr.freq(), attr.exclude_guest(), attr.type_), (0, 0, 1));
         // SAFETY: as above.
         assert_eq!(unsafe { attr.__bindgen_anon_1.sample_period }, 1_000_000);

@@ -2,14 +2,14 @@
 
 use profiler_profile::{cpus::CpuList, source::Rate};
 
-use super::event::EventSpec;
+use super::event::Event;
 
 /// The events of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The events, each of which is a source of samples.
     pub events: Vec<EventChoice>,
-    /// How often it samples.
+    /// How often those sample that don't say it themselves.
     pub rate: Rate,
     /// Move the sampling times of clocks.
     pub dither: bool,
@@ -20,10 +20,10 @@ pub struct Config {
 }
 
 /// Which event to sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum EventChoice {
     /// Cycles, or the CPU clock where there is no PMU.
     Default,
     /// This one or none: it was asked for by name.
-    Named(EventSpec),
+    Named(Event),
 }

@@ -1,52 +1,76 @@
-//! The events that can be sampled, by the names that `perf` gives them.
+//! An event, as `perf` names it, that samples.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, sync::Arc};
 
 use perf_event_open_sys::bindings as sys;
+use profiler_events::{Attr, Generic, syntax::Precise};
 use profiler_profile::source::{Counts, Rate, Source};
 
 /// What makes an event fire, and in what unit its period counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventSpec {
-    /// The name we print.
-    pub name: &'static str,
-    /// `perf_event_attr.type`.
-    pub(crate) kind: u32,
-    /// `perf_event_attr.config`.
-    pub(crate) config: u64,
-}
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event(Arc<Attr>);
 
-impl EventSpec {
+impl Event {
+    /// The event of these attributes.
+    #[must_use]
+    pub fn new(attr: Attr) -> Self {
+        Self(Arc::new(attr))
+    }
+
     /// CPU cycles, counted by the processor's PMU: the default.
-    pub const CYCLES: Self = hardware("cycles", sys::PERF_COUNT_HW_CPU_CYCLES);
-    /// A timer of the kernel: what there is on machines without a PMU.
-    pub const CPU_CLOCK: Self = software("cpu-clock", sys::PERF_COUNT_SW_CPU_CLOCK);
+    #[must_use]
+    pub fn cycles() -> Self {
+        Self::named("cycles", sys::PERF_TYPE_HARDWARE, sys::PERF_COUNT_HW_CPU_CYCLES)
+    }
 
-    /// The same timer by another clock. Of a whole CPU, both count the time that passes.
-    pub const TASK_CLOCK: Self = software("task-clock", sys::PERF_COUNT_SW_TASK_CLOCK);
+    /// A timer of the kernel: what there is on machines without a PMU.
+    #[must_use]
+    pub fn cpu_clock() -> Self {
+        Self::named("cpu-clock", sys::PERF_TYPE_SOFTWARE, sys::PERF_COUNT_SW_CPU_CLOCK)
+    }
 
     /// Counts nothing; carries records only.
-    pub(crate) const DUMMY: Self = software("dummy", sys::PERF_COUNT_SW_DUMMY);
+    pub(crate) fn dummy() -> Self {
+        Self::named("dummy", sys::PERF_TYPE_SOFTWARE, sys::PERF_COUNT_SW_DUMMY)
+    }
 
-    /// The names of all events, the other names, too.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        EVENTS.iter().flat_map(|(event, other)| [Some(event.name), *other]).flatten()
+    fn named(name: &str, kind: u32, config: u32) -> Self {
+        Self::new(Attr { name: name.into(), ..Attr::new(kind, config.into()) })
+    }
+
+    /// What the kernel is told of it.
+    pub(crate) fn attr(&self) -> &Attr {
+        &self.0
     }
 
     /// The event as a source of samples, in the first slot.
     #[must_use]
     pub fn source(&self, rate: Rate) -> Source {
-        Source { slot: 0, name: self.name.into(), counts: self.counts(), rate }
+        Source { slot: 0, name: self.0.name.clone().into(), counts: self.counts(), rate }
+    }
+
+    /// How often it samples: its own rate, or else this one.
+    #[must_use]
+    pub fn rate(&self, default: Rate) -> Rate {
+        match self.0.rate {
+            Some(profiler_events::Rate::Period(period)) => Rate::Period(period),
+            Some(profiler_events::Rate::Frequency(hz)) => Rate::Frequency(hz),
+            None => default,
+        }
     }
 
     /// What it counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        match *self {
-            Self::CPU_CLOCK => Counts::Clock,
-            Self::TASK_CLOCK => Counts::UnstoppedClock,
-            _ => Counts::Events,
-        }
+        let Attr { kind, config, exclude, .. } = &*self.0;
+        let clock = match u32::try_from(*config) {
+            Ok(sys::PERF_COUNT_SW_CPU_CLOCK) if self.is_software() => Counts::Clock,
+            // Another clock of the same kind. Of a whole CPU, both count the time that passes.
+            Ok(sys::PERF_COUNT_SW_TASK_CLOCK) if self.is_software() => Counts::UnstoppedClock,
+            _ => return Counts::Events,
+        };
+        debug_assert_eq!(*kind, sys::PERF_TYPE_SOFTWARE);
+        if exclude.user || exclude.kernel || exclude.idle { Counts::ClockInPart } else { clock }
     }
 
     /// Whether it counts the nanoseconds that pass: see [`Counts::is_clock`].
@@ -58,95 +82,85 @@ impl EventSpec {
     /// Whether the kernel alone can count it, on every machine.
     #[must_use]
     pub fn is_software(&self) -> bool {
-        self.kind == sys::PERF_TYPE_SOFTWARE
+        self.0.kind == sys::PERF_TYPE_SOFTWARE
     }
-}
 
-const fn hardware(name: &'static str, config: u32) -> EventSpec {
-    EventSpec { name, kind: sys::PERF_TYPE_HARDWARE, config: config as u64 }
-}
+    /// Whether both sample the same, whatever they are called.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let unnamed = |it: &Self| Attr { name: String::new(), ..(*it.0).clone() };
+        unnamed(self) == unnamed(other)
+    }
 
-const fn software(name: &'static str, config: u32) -> EventSpec {
-    EventSpec { name, kind: sys::PERF_TYPE_SOFTWARE, config: config as u64 }
-}
-
-/// Every event, with its other name where it has one.
-const EVENTS: [(EventSpec, Option<&str>); 19] = [
-    (EventSpec::CYCLES, Some("cpu-cycles")),
-    (hardware("instructions", sys::PERF_COUNT_HW_INSTRUCTIONS), None),
-    (hardware("cache-references", sys::PERF_COUNT_HW_CACHE_REFERENCES), None),
-    (hardware("cache-misses", sys::PERF_COUNT_HW_CACHE_MISSES), None),
-    (hardware("branches", sys::PERF_COUNT_HW_BRANCH_INSTRUCTIONS), Some("branch-instructions")),
-    (hardware("branch-misses", sys::PERF_COUNT_HW_BRANCH_MISSES), None),
-    (hardware("bus-cycles", sys::PERF_COUNT_HW_BUS_CYCLES), None),
-    (
-        hardware("stalled-cycles-frontend", sys::PERF_COUNT_HW_STALLED_CYCLES_FRONTEND),
-        Some("idle-cycles-frontend"),
-    ),
-    (
-        hardware("stalled-cycles-backend", sys::PERF_COUNT_HW_STALLED_CYCLES_BACKEND),
-        Some("idle-cycles-backend"),
-    ),
-    (hardware("ref-cycles", sys::PERF_COUNT_HW_REF_CPU_CYCLES), None),
-    (EventSpec::CPU_CLOCK, None),
-    (EventSpec::TASK_CLOCK, None),
-    (software("page-faults", sys::PERF_COUNT_SW_PAGE_FAULTS), Some("faults")),
-    (software("context-switches", sys::PERF_COUNT_SW_CONTEXT_SWITCHES), Some("cs")),
-    (software("cpu-migrations", sys::PERF_COUNT_SW_CPU_MIGRATIONS), Some("migrations")),
-    (software("minor-faults", sys::PERF_COUNT_SW_PAGE_FAULTS_MIN), None),
-    (software("major-faults", sys::PERF_COUNT_SW_PAGE_FAULTS_MAJ), None),
-    (software("alignment-faults", sys::PERF_COUNT_SW_ALIGNMENT_FAULTS), None),
-    (software("emulation-faults", sys::PERF_COUNT_SW_EMULATION_FAULTS), None),
-];
-
-impl FromStr for EventSpec {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = EVENTS.iter().find(|(event, other)| event.name == name || *other == Some(name));
-        if let Some((event, _)) = found {
-            return Ok(*event);
-        }
-        let mut near: Vec<_> = Self::names()
-            .map(|known| (strsim::jaro_winkler(name, known), known))
-            .filter(|(likeness, _)| *likeness > 0.7)
-            .collect();
-        near.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let near: Vec<_> = near.iter().take(3).map(|(_, known)| *known).collect();
-        let meant = if near.is_empty() {
-            let all = EVENTS.iter().map(|(event, _)| event.name).collect::<Vec<_>>();
-            format!("there are {}", all.join(", "))
-        } else {
-            format!("did you mean {}?", near.join(" or "))
+    /// The values of `precise_ip` to try, the best one first.
+    pub(crate) fn precisions(&self) -> impl Iterator<Item = u8> + use<> {
+        let best = match self.0.precise {
+            Precise::Level(level) => level,
+            Precise::Most => Precise::MAX,
         };
-        Err(format!("no such event; {meant}"))
+        (0..=best).rev()
+    }
+
+    /// The names of the events that every machine may have, for completions.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        Generic::all().filter(|it| it.counting_only().is_none()).flat_map(|it| it.names())
     }
 }
 
-impl fmt::Display for EventSpec {
+impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
+        f.write_str(&self.0.name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profiler_events::{Exclude, Machine, Purpose, parse};
 
-    #[test]
-    fn each_name_is_one_event() {
-        for (event, other) in EVENTS {
-            assert_eq!(event.name.parse(), Ok(event));
-            if let Some(other) = other {
-                assert_eq!(other.parse(), Ok(event));
-            }
-        }
+    fn event(text: &str) -> Event {
+        let mut sets = Machine::here().resolve(&parse(text).unwrap(), Purpose::Sample).unwrap();
+        Event::new(sets.remove(0).attrs.remove(0))
     }
 
     #[test]
-    fn a_wrong_name_gets_the_near_ones_or_all() {
-        assert!("cpu-clok".parse::<EventSpec>().unwrap_err().contains("cpu-clock"));
-        assert!("".parse::<EventSpec>().unwrap_err().contains("page-faults"));
-        assert!("Zürich".parse::<EventSpec>().unwrap_err().contains("cycles"));
+    fn clocks_count_the_time_that_passes() {
+        for (text, counts) in [
+            ("cpu-clock", Counts::Clock),
+            ("task-clock", Counts::UnstoppedClock),
+            ("cpu-clock:u", Counts::ClockInPart),
+            ("task-clock:k", Counts::ClockInPart),
+            ("page-faults:u", Counts::Events),
+        ] {
+            assert_eq!(event(text).counts(), counts, "{text}");
+        }
+        assert!(event("cpu-clock").is_same(&Event::cpu_clock()));
+        assert!(event("faults").is_same(&event("page-faults")));
+        assert!(!event("faults:u").is_same(&event("faults")));
+    }
+
+    #[test]
+    fn an_event_has_its_own_rate() {
+        let default = Rate::Frequency(99);
+        assert_eq!(event("faults").rate(default), default);
+        assert_eq!(event("faults/period=7/").rate(default), Rate::Period(7));
+        assert_eq!(event("cpu-clock/freq=7/").rate(default), Rate::Frequency(7));
+    }
+
+    #[test]
+    fn precision_goes_down_step_by_step() {
+        let precise = |precise| Event::new(Attr { precise, ..Attr::new(0, 0) });
+        assert!(precise(Precise::Level(2)).precisions().eq([2, 1, 0]));
+        assert!(precise(Precise::Most).precisions().eq([3, 2, 1, 0]));
+        assert!(Event::cycles().precisions().eq([0]));
+        assert_eq!(Event::cycles().attr().exclude, Exclude::default());
+    }
+
+    #[test]
+    fn what_never_fires_is_not_offered() {
+        let names: Vec<&str> = Event::names().collect();
+        assert!(
+            names.contains(&"cycles") && names.contains(&"faults") && !names.contains(&"dummy")
+        );
     }
 }

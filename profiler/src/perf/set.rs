@@ -7,6 +7,7 @@ use std::{
 };
 
 use aya::programs::ProgramFd;
+use profiler_events::syntax::Precise;
 use profiler_profile::{
     cpus::CpuList,
     ledger::CpuEvent,
@@ -14,10 +15,10 @@ use profiler_profile::{
 };
 
 use super::{
-    attr,
+    attr::{self, How},
     config::EventChoice,
     dither::{self, Dither},
-    event::EventSpec,
+    event::Event,
     hotplug::Changes,
     mmap_ring::MmapRing,
     open::{self, OpenEvent},
@@ -34,7 +35,7 @@ use crate::{
 /// One event on each CPU that is sampled and online.
 pub struct EventSet {
     /// The event that was opened: the fallback, where the default was not to be had.
-    pub event: EventSpec,
+    pub event: Event,
     /// What the user should know, a line each: why the event is not the default, and which CPUs went
     /// offline before theirs was open.
     pub notices: Vec<String>,
@@ -70,64 +71,65 @@ pub enum OpenError {
 impl EventSet {
     /// Opens the event on each of these CPUs, which are the only ones to sample, or those that are
     /// online now. A CPU that has gone offline meanwhile gets its event when it is back.
+    ///
+    /// It samples at the event's own rate, or else at this one.
     pub fn open(
         choice: &EventChoice,
         rate: Rate,
         cpus: &CpuList,
         only_these: bool,
     ) -> Result<Self> {
-        match *choice {
-            EventChoice::Named(event) => {
-                Self::open_event(event, rate, cpus, only_these).map_err(|error| match error {
-                    Failure::Open(error) => explain(event, rate, error),
-                    Failure::Other(error) => error,
-                })
+        let event = match choice {
+            EventChoice::Named(event) => event.clone(),
+            EventChoice::Default => Event::cycles(),
+        };
+        let rate = event.rate(rate);
+        let (cpus, only_these) = of_event(&event, cpus, only_these)?;
+        match Self::open_event(event.clone(), rate, &cpus, only_these) {
+            Ok(set) => Ok(set),
+            Err(Failure::Other(error)) => Err(error),
+            Err(Failure::Open(OpenError::NotCounted(error))) if *choice == EventChoice::Default => {
+                Self::open_clock(rate, &cpus, only_these, &error)
             }
-            EventChoice::Default => {
-                match Self::open_event(EventSpec::CYCLES, rate, cpus, only_these) {
-                    // A period means cycles; as nanoseconds it would be another one.
-                    Err(Failure::Open(OpenError::NotCounted(error)))
-                        if matches!(rate, Rate::Period(_)) =>
-                    {
-                        Err(Error::system_with(
-                            format!("perf_event_open of {}", EventSpec::CYCLES),
-                            format!("this machine has no PMU that counts it ({error})"),
-                            format!(
-                                "-c counts cycles; -e {} -c NANOSECONDS works everywhere, and so \
-                                 does -F",
-                                EventSpec::CPU_CLOCK
-                            ),
-                        ))
-                    }
-                    Err(Failure::Open(OpenError::NotCounted(error))) => {
-                        let clock = EventChoice::Named(EventSpec::CPU_CLOCK);
-                        let mut set = Self::open(&clock, rate, cpus, only_these)?;
-                        set.notices.push(format!(
-                            "no hardware PMU ({error}); sampling {} in place of {}",
-                            EventSpec::CPU_CLOCK,
-                            EventSpec::CYCLES
-                        ));
-                        Ok(set)
-                    }
-                    Err(Failure::Open(error)) => Err(explain(EventSpec::CYCLES, rate, error)),
-                    Err(Failure::Other(error)) => Err(error),
-                    Ok(set) => Ok(set),
-                }
-            }
+            Err(Failure::Open(error)) => Err(explain(&event, rate, error)),
         }
     }
 
+    /// Opens a clock in place of cycles, which the machine can't count.
+    fn open_clock(rate: Rate, cpus: &CpuList, only_these: bool, error: &io::Error) -> Result<Self> {
+        let (clock, cycles) = (Event::cpu_clock(), Event::cycles());
+        // A period means cycles; as nanoseconds it would be another one.
+        if matches!(rate, Rate::Period(_)) {
+            return Err(Error::system_with(
+                format!("perf_event_open of {cycles}"),
+                format!("this machine has no PMU that counts it ({error})"),
+                format!(
+                    "-c counts cycles; -e {clock} -c NANOSECONDS works everywhere, and so does -F"
+                ),
+            ));
+        }
+        let choice = EventChoice::Named(clock.clone());
+        let mut set = Self::open(&choice, rate, cpus, only_these)?;
+        let notice = format!("no hardware PMU ({error}); sampling {clock} in place of {cycles}");
+        set.notices.push(notice);
+        Ok(set)
+    }
+
     fn open_event(
-        event: EventSpec,
+        event: Event,
         rate: Rate,
         cpus: &CpuList,
         only_these: bool,
     ) -> Result<Self, Failure> {
         let mut sampled = Vec::new();
         let mut changes = Changes::default();
+        let mut lowest = None;
         for cpu in cpus.iter() {
-            let state = match try_open(event, rate, cpu) {
-                Ok(fd) => SampledCpu::new(with_ring(fd, cpu).map_err(Failure::Other)?),
+            let state = match try_open(&event, rate, cpu) {
+                Ok((fd, precise)) => {
+                    lowest = Some(lowest.map_or(precise, |it: u8| it.min(precise)));
+                    SampledCpu::new(with_ring(fd, cpu).map_err(Failure::Other)?)
+                }
                 // ENODEV also says that the CPU is offline.
                 Err(_) if kernel::cpus("online").is_ok_and(|online| !online.contains(cpu)) => {
                     changes.gone.push(cpu);
@@ -137,7 +139,8 @@ impl EventSet {
             };
             sampled.push((cpu, state));
         }
-        let notices = changes.notices().collect();
+        let mut notices: Vec<String> = changes.notices().collect();
+        notices.extend(lowest.and_then(|precise| less_precise(&event, precise)));
         let newcomers = !only_these;
         let online = OnlineCpus::open().map_err(Failure::Other)?;
         // Without /proc nobody says how long a CPU slept: its periods count as missed.
@@ -245,7 +248,7 @@ impl EventSet {
         if let Some(times) = &self.idle {
             note_idle(times, &mut self.cpus);
         }
-        let (event, rate, dither) = (self.event, self.rate, self.dither.as_ref());
+        let (event, rate, dither) = (&self.event, self.rate, self.dither.as_ref());
         self.cpus.look(&online, |cpu| start(event, rate, cpu, program, dither))
     }
 
@@ -333,13 +336,13 @@ fn note_idle(times: &IdleTimes, cpus: &mut PerCpu<SampledCpu>) {
 
 /// Opens the event on one CPU while the others are enabled.
 fn start(
-    event: EventSpec,
+    event: &Event,
     rate: Rate,
     cpu: u32,
     program: BorrowedFd<'_>,
     dither: Option<&Dither>,
 ) -> Result<OpenEvent> {
-    let fd = try_open(event, rate, cpu).map_err(|error| explain(event, rate, error))?;
+    let (fd, _) = try_open(event, rate, cpu).map_err(|error| explain(event, rate, error))?;
     let event = with_ring(fd, cpu)?;
     event.attach(program)?;
     if let Some(dither) = dither {
@@ -367,18 +370,49 @@ enum Failure {
     Other(Error),
 }
 
-/// Opens the event on one CPU, without the guests' share of it where the PMU can tell.
-pub(crate) fn try_open(event: EventSpec, rate: Rate, cpu: u32) -> Result<OwnedFd, OpenError> {
-    let mut result = open::open(&mut attr::sampling(event, rate, true), cpu);
-    if matches!(errno(&result), Some(libc::EINVAL | libc::EOPNOTSUPP)) {
-        // Some PMUs refuse `exclude_guest`.
-        result = open::open(&mut attr::sampling(event, rate, false), cpu);
+/// The CPUs to sample that the event can be counted on, and whether they are the only ones.
+fn of_event(event: &Event, cpus: &CpuList, only_these: bool) -> Result<(CpuList, bool)> {
+    let Some(own) = &event.attr().cpus else { return Ok((cpus.clone(), only_these)) };
+    let own: CpuList = own.parse().map_err(|why| {
+        Error::system(format!("cannot read the CPUs of the PMU that counts {event}"), why)
+    })?;
+    let both: CpuList = cpus.iter().filter(|cpu| own.contains(*cpu)).collect();
+    if both.is_empty() {
+        let why = format!("-e {event}: its PMU is that of CPU {own}, of which none is sampled");
+        return Err(Error::Usage(why));
+    }
+    Ok((both, true))
+}
+
+/// What the user should know where an event samples less exactly than was asked for.
+fn less_precise(event: &Event, precise: u8) -> Option<String> {
+    let Precise::Level(asked) = event.attr().precise else { return None };
+    (precise < asked).then(|| {
+        format!("{event}: precise_ip {asked} is refused; sampling with precise_ip {precise}")
+    })
+}
+
+/// Opens the event on one CPU, as precisely as it was asked for if the PMU can, and without the guests' share of
+/// it. Tells how precise it is.
+pub(crate) fn try_open(event: &Event, rate: Rate, cpu: u32) -> Result<(OwnedFd, u8), OpenError> {
+    let is_refused =
+        |it: &io::Result<OwnedFd>| matches!(errno(it), Some(libc::EINVAL | libc::EOPNOTSUPP));
+    let open = |how| open::open(&mut attr::sampling(event, rate, how), cpu);
+    let (mut result, mut opened) = (Err(io::Error::from_raw_os_error(libc::EINVAL)), 0);
+    // Some PMUs refuse `exclude_guest`, and who asks for guests alone wants them.
+    let of_guests = if event.attr().exclude.host { &[false][..] } else { &[true, false] };
+    for precise in event.precisions() {
+        for &exclude_guest in of_guests {
+            if is_refused(&result) {
+                (result, opened) = (open(How { exclude_guest, precise }), precise);
+            }
+        }
     }
     match errno(&result) {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
-            result.map_err(OpenError::NotCounted)
+            result.map_err(OpenError::NotCounted).map(|fd| (fd, opened))
         }
-        _ => result.map_err(OpenError::Other),
+        _ => result.map_err(OpenError::Other).map(|fd| (fd, opened)),
     }
 }
 
@@ -387,16 +421,13 @@ fn errno<T>(result: &io::Result<T>) -> Option<i32> {
 }
 
 /// The error in words, with what to try next.
-fn explain(event: EventSpec, rate: Rate, error: OpenError) -> Error {
+fn explain(event: &Event, rate: Rate, error: OpenError) -> Error {
     let what = format!("perf_event_open of {event}");
     match error {
         OpenError::NotCounted(error) if !event.is_software() => Error::system_with(
             what,
             format!("this machine has no PMU that counts it ({error})"),
-            format!(
-                "virtual machines often have none; -e {} works everywhere",
-                EventSpec::CPU_CLOCK
-            ),
+            format!("virtual machines often have none; -e {} works everywhere", Event::cpu_clock()),
         ),
         OpenError::Other(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let rate = match rate {

@@ -24,6 +24,7 @@ mod every_kernel {
 mod oldest_and_newest {
     pub(crate) mod dither;
     pub(crate) mod end;
+    pub(crate) mod events;
     pub(crate) mod filters;
     pub(crate) mod foreign_files;
     pub(crate) mod hotplug;

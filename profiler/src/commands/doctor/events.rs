@@ -5,7 +5,7 @@ use profiler_profile::source::Rate;
 use super::{Check, Verdict, bad, ok};
 use crate::{
     kernel,
-    perf::{event::EventSpec, set},
+    perf::{event::Event, set},
 };
 
 fn first_cpu() -> u32 {
@@ -15,10 +15,11 @@ fn first_cpu() -> u32 {
 /// Tries the default event and its fallback on the first CPU, as a run would.
 pub(super) fn events() -> Vec<Check> {
     let cpu = first_cpu();
-    let try_open = |event| set::try_open(event, Rate::Frequency(99), cpu);
-    let event = |event: EventSpec| ok("event", format!("{event} will be sampled"));
-    match try_open(EventSpec::CYCLES) {
-        Ok(_) => vec![ok("PMU", "counts cycles"), event(EventSpec::CYCLES)],
+    let try_open = |event: &Event| set::try_open(event, Rate::Frequency(99), cpu);
+    let event = |event: &Event| ok("event", format!("{event} will be sampled"));
+    let (cycles, clock) = (Event::cycles(), Event::cpu_clock());
+    match try_open(&cycles) {
+        Ok(_) => vec![ok("PMU", "counts cycles"), event(&cycles)],
         Err(set::OpenError::NotCounted(error)) => {
             let pmu = bad(
                 "PMU",
@@ -26,8 +27,8 @@ pub(super) fn events() -> Vec<Check> {
                 format!("none ({error})"),
                 "in a virtual machine, have the host pass its PMU on",
             );
-            let fallback = match try_open(EventSpec::CPU_CLOCK) {
-                Ok(_) => event(EventSpec::CPU_CLOCK),
+            let fallback = match try_open(&clock) {
+                Ok(_) => event(&clock),
                 Err(error) => cannot_open(error),
             };
             vec![pmu, fallback]
