@@ -2,6 +2,7 @@
 
 mod convert;
 mod diff;
+mod list;
 mod record;
 mod report;
 mod sampling;
@@ -20,6 +21,7 @@ use profiler_profile::export::format::{FORMATS, Format};
 pub use self::{
     convert::ConvertArgs,
     diff::DiffArgs,
+    list::ListArgs,
     record::RecordArgs,
     report::{By, FilterArgs, ReportArgs},
     sampling::{CallGraph, SamplingArgs, Strict},
@@ -119,6 +121,11 @@ pub enum Command {
     /// privileges.
     #[command(help_template = TEMPLATE, before_help = diff::EXAMPLES)]
     Diff(DiffArgs),
+    /// List the events that this machine has, for -e.
+    ///
+    /// By kind, with descriptions, from sysfs and tracefs. Needs no privileges, apart from tracefs.
+    #[command(help_template = TEMPLATE, before_help = list::EXAMPLES)]
+    List(ListArgs),
     /// Show whether the profiler can run here, and what to fix.
     ///
     /// Exit code 0 when the profiler can run, 1 when it can't.
@@ -220,8 +227,17 @@ mod tests {
     fn subcommands_come_as_people_need_them() {
         let root = Cli::command();
         let names: Vec<&str> = root.get_subcommands().map(clap::Command::get_name).collect();
-        let expected =
-            ["record", "report", "convert", "diff", "doctor", "unwind-info", "completions", "man"];
+        let expected = [
+            "record",
+            "report",
+            "convert",
+            "diff",
+            "list",
+            "doctor",
+            "unwind-info",
+            "completions",
+            "man",
+        ];
         assert_eq!(names, expected);
     }
 }

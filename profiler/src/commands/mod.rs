@@ -5,6 +5,7 @@ mod convert;
 mod destination;
 mod diff;
 mod doctor;
+mod list;
 mod manual;
 mod privileges;
 mod record;
@@ -40,6 +41,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Report(args)) => report::run(&args),
         Some(Command::Convert(args)) => convert::run(args),
         Some(Command::Diff(args)) => diff::run(&args),
+        Some(Command::List(args)) => Ok(list::run(&args)),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }

@@ -10,7 +10,8 @@ use profiler_events::{
 use super::{Error, Machine, Result};
 use crate::perf::{config::EventChoice, event::Event};
 
-const TRACED: &str = "tracepoints and probes can't be sampled; hardware, cache, raw, PMU and software events and \
+/// Why tracepoints and probes are refused.
+pub(crate) const TRACED: &str = "tracepoints and probes can't be sampled; hardware, cache, raw, PMU and software events and \
                       breakpoints can";
 
 /// The default event, or those that were named.

@@ -2,7 +2,7 @@
 //!
 //! Pure but for `--debuginfod`, which asks the environment: what the kernel says is in [`Machine`].
 
-mod events;
+pub(crate) mod events;
 mod filter;
 mod machine;
 mod process_names;
