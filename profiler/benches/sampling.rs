@@ -46,6 +46,8 @@ mod perf;
 mod profile_bee;
 #[path = "sampling/programs.rs"]
 mod programs;
+#[path = "sampling/recording.rs"]
+mod recording;
 #[path = "sampling/samples.rs"]
 mod samples;
 #[path = "sampling/short.rs"]
@@ -133,6 +135,7 @@ parts! {
     short: short::Short,
     slowdown: slowdown::Slowdown,
     agent: cost::Costs,
+    recording: recording::Recordings,
     losses: losses::Losses,
     overload: overload::Overload,
     start: start::Start,
