@@ -144,6 +144,12 @@ impl Profile {
         self.entries.values().chain(self.beyond.values())
     }
 
+    /// How many distinct stacks it holds, each thread's by itself.
+    #[must_use]
+    pub fn distinct_stacks(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Samples whose stacks came when there was no room for more.
     #[must_use]
     pub fn beyond_limit(&self) -> u64 {

@@ -8,7 +8,7 @@ mod sources;
 
 use std::{
     pin::pin,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
@@ -108,6 +108,7 @@ pub async fn run(
     let blocked: Vec<Blocked> = sinks.iter().map(Sink::blocked).collect();
 
     let (delivered, behind) = (sources.count_by_cpu()?, sources.count_by_cpu()?);
+    let stacks = Arc::<AtomicUsize>::default();
     let (sender, receiver) = queue::channel(Arc::clone(&behind), config.queue_bytes);
     let tracker = Tracker::new(config.process.metadata);
     worker.begin(Work {
@@ -118,6 +119,7 @@ pub async fn run(
         receiver,
         delivered: Arc::clone(&delivered),
         behind: Arc::clone(&behind),
+        stacks: Arc::clone(&stacks),
         loader: loader.as_ref().map(Arc::downgrade),
     });
 
@@ -147,6 +149,7 @@ pub async fn run(
         sender,
         delivered: Arc::clone(&delivered),
         behind: Arc::clone(&behind),
+        stacks,
         bars: Arc::clone(&bars),
         blocked: blocked.clone(),
         launch,
@@ -211,6 +214,8 @@ struct Sampling<'a> {
     /// Samples that were written, and those for which the queue had no room.
     delivered: Arc<PerCpuCount>,
     behind: Arc<PerCpuCount>,
+    /// How many distinct stacks the profile has.
+    stacks: Arc<AtomicUsize>,
     /// Who knows the parser processes.
     bars: Arc<Bars>,
     blocked: Vec<Blocked>,

@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Weak, mpsc},
+    sync::{Arc, Weak, atomic::AtomicUsize, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -101,6 +101,8 @@ pub struct Work {
     pub delivered: Arc<PerCpuCount>,
     /// Counts those for which there was no room on the way.
     pub behind: Arc<PerCpuCount>,
+    /// Tells how many distinct stacks the profile has.
+    pub stacks: Arc<AtomicUsize>,
     /// Who has to know what was found of a process.
     pub loader: Option<Weak<Loader>>,
 }
@@ -127,8 +129,8 @@ impl Worker {
             // Nobody waits for either any more if the run was broken off.
             let _ = is_ready.send(());
             let Ok(work) = work.recv() else { return };
-            let Work { sources, sinks, kernel_names, tracker, receiver, delivered, behind, loader } =
-                work;
+            let Work { sources, sinks, kernel_names, tracker, receiver, loader, .. } = work;
+            let (delivered, behind) = (work.delivered, work.behind);
             if let Some(names) = kernel_names {
                 symbolizer.ask_kernel(names);
             }
@@ -149,7 +151,7 @@ impl Worker {
                 sources,
                 naming: Naming::default(),
                 shows_names: config.shows_names,
-                outputs: Outputs::new(&config.output, sinks, delivered.zeroed()),
+                outputs: Outputs::new(&config.output, sinks, delivered.zeroed(), work.stacks),
             };
             let _ = done.send(thread.run(receiver, &delivered, &behind));
         };

@@ -12,6 +12,7 @@ use std::{
     time::Instant,
 };
 
+use inferno::collapse::{Collapse as _, perf::Folder};
 use profiler_profile::{
     address::Address,
     export::{
@@ -31,6 +32,8 @@ use crate::run::{cpu_clock, function, kernel, ledger, options, sample, task};
 
 const STACKS: usize = 100_000;
 const SAMPLES: usize = 1_000_000;
+/// What makes a flame graph of the text that `perf script` would have printed of the same samples.
+const PEER: &str = "inferno";
 
 /// Numbers that look random and are always the same.
 struct Random(u64);
@@ -111,35 +114,60 @@ impl Write for Counted {
 #[test]
 #[ignore = "it measures: run it with --release and --nocapture"]
 fn a_million_samples() {
-    if let Ok(format) = env::var("FORMAT") {
-        return measure(Format::find(&format).unwrap());
+    match env::var("FORMAT").as_deref() {
+        Ok(PEER) => return measure_peer(),
+        Ok(format) => return measure(Format::find(format).unwrap()),
+        Err(_) => {}
     }
     println!("{SAMPLES} samples with {STACKS} distinct stacks");
     println!(
         "{:<14} {:>8} {:>8} {:>10} {:>9}",
         "format", "add s", "write s", "MiB peak", "MB file"
     );
-    for format in FORMATS {
+    for name in FORMATS.iter().map(|it| it.name).chain([PEER]) {
         // A process each, so that none has the memory that another has left.
         let itself = Command::new(env::current_exe().unwrap())
             .args(["--exact", "--ignored", "--nocapture", "million::a_million_samples"])
-            .env("FORMAT", format.name)
+            .env("FORMAT", name)
             .output()
             .unwrap();
         let text = String::from_utf8(itself.stdout).unwrap();
-        println!("{}", text.lines().find(|line| line.starts_with(format.name)).unwrap());
+        println!("{}", text.lines().find(|line| line.starts_with(name)).unwrap());
     }
 }
 
 fn measure(format: &Format) {
+    let counted = Counted::default();
+    let (added, written, peak) = write(format, counted.clone());
+    let megabytes = counted.0.load(Ordering::Relaxed) as f64 / 1e6;
+    println!("\n{:<14} {added:>8.2} {written:>8.2} {peak:>10} {megabytes:>9.1}", format.name);
+}
+
+/// From the text, which is a file here, to stacks, and from these to a picture.
+fn measure_peer() {
+    let text = tempfile::NamedTempFile::new().unwrap();
+    write(Format::find("perf").unwrap(), text.reopen().unwrap());
+    let before = peak_mib();
+    let begun = Instant::now();
+    let (mut folded, counted) = (Vec::new(), Counted::default());
+    Folder::default().collapse_file(Some(text.path()), &mut folded).unwrap();
+    let added = begun.elapsed().as_secs_f64();
+    let mut options = inferno::flamegraph::Options::default();
+    inferno::flamegraph::from_reader(&mut options, &*folded, counted.clone()).unwrap();
+    let written = begun.elapsed().as_secs_f64() - added;
+    let (peak, megabytes) = (peak_mib() - before, counted.0.load(Ordering::Relaxed) as f64 / 1e6);
+    println!("\n{PEER:<14} {added:>8.2} {written:>8.2} {peak:>10} {megabytes:>9.1}");
+}
+
+/// Writes all samples; how many seconds it took to add them and to write the rest, and MiB at the peak.
+fn write(format: &Format, to: impl Write + 'static) -> (f64, f64, u64) {
     let mut store = Store::default();
     let clock = cpu_clock();
     let samples = samples(&mut store, &clock);
     let ledger = ledger(&[&clock], &samples);
-    let counted = Counted::default();
     let before = peak_mib();
     let begun = Instant::now();
-    let to = BufWriter::new(counted.clone());
+    let to = BufWriter::new(to);
     let options = options(&[&clock]);
     let mut output = Output::new(format.export, options.clone(), to);
     let mut profile = Profile::new(1 << 30);
@@ -153,7 +181,5 @@ fn measure(format: &Format) {
     output.finish(&profile, &About::of_run(&ledger, &options)).unwrap();
     let written = begun.elapsed().as_secs_f64() - added;
     drop(output);
-    let megabytes = counted.0.load(Ordering::Relaxed) as f64 / 1e6;
-    let peak = peak_mib() - before;
-    println!("\n{:<14} {added:>8.2} {written:>8.2} {peak:>10} {megabytes:>9.1}", format.name);
+    (added, written, peak_mib() - before)
 }

@@ -1,7 +1,7 @@
 //! What a run tells while it goes on: its ledger so far, and that samples are lost.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -63,8 +63,9 @@ impl Sampling<'_> {
         let memory = resident::memory(&self.bars.pids());
         let mib = memory.agent.bytes().saturating_add(memory.parsers.bytes()) >> 20;
         let rate = samples / elapsed.max(1);
+        let stacks = self.stacks.load(Ordering::Relaxed);
         stderr::status(&format!(
-            "{elapsed} s{left}: {samples} samples ({rate}/s), {lost} lost, {mib} MiB of memory; Ctrl-C ends"
+            "{elapsed} s{left}: {samples} samples ({rate}/s), {stacks} stacks, {lost} lost, {mib} MiB; Ctrl-C ends"
         ));
     }
 

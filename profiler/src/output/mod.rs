@@ -3,7 +3,14 @@
 pub mod config;
 mod sink;
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use jiff::tz::TimeZone;
 use profiler_profile::{
@@ -34,6 +41,8 @@ pub struct Outputs {
     /// What is written at the end, of all outputs that are made from it.
     profile: Profile,
     needs_profile: bool,
+    /// How many distinct stacks the profile has, for who shows how the run goes on.
+    stacks: Arc<AtomicUsize>,
     /// Slot and CPU of each sample that has been given to the outputs, and is delivered with the next flush.
     given: Vec<(usize, u32)>,
     /// Of those that were delivered, the ones that are only in memory yet.
@@ -69,7 +78,12 @@ impl Named {
 
 impl Outputs {
     /// What the user asked for, a sink each, with a count of nothing for each source and CPU.
-    pub(crate) fn new(config: &Config, sinks: Vec<Sink>, kept: PerCpuCount) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        sinks: Vec<Sink>,
+        kept: PerCpuCount,
+        stacks: Arc<AtomicUsize>,
+    ) -> Self {
         let options = Options {
             kernel_stacks: config.kernel_stacks,
             user_stacks: config.user_stacks,
@@ -86,7 +100,7 @@ impl Outputs {
             let path = sink.path().to_owned();
             Named::new(*report, &options, Box::new(sink), path)
         });
-        Self::of(all.collect(), options.clone(), config.profile_bytes, kept)
+        Self { stacks, ..Self::of(all.collect(), options.clone(), config.profile_bytes, kept) }
     }
 
     /// These outputs, with so many bytes for the profile.
@@ -98,7 +112,8 @@ impl Outputs {
     ) -> Self {
         let needs_profile = all.iter().any(|it| it.output.needs_profile());
         let profile = Profile::new(profile_bytes);
-        Self { all, options, profile, needs_profile, given: Vec::new(), kept }
+        let (given, stacks) = (Vec::new(), Arc::default());
+        Self { all, options, profile, needs_profile, stacks, given, kept }
     }
 
     /// Gives samples to each.
@@ -106,6 +121,7 @@ impl Outputs {
         each(&mut self.all, |output| output.add(samples))?;
         if self.needs_profile {
             self.profile.extend(samples);
+            self.stacks.store(self.profile.distinct_stacks(), Ordering::Relaxed);
         }
         self.given.extend(samples.iter().map(|it| (it.source.slot, it.cpu)));
         Ok(())
