@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::frame::COUNTS_BYTES;
 
 /// What `/proc` says of a process; what could not be had is left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Metadata {
     /// The arguments that it was started with, a blank between two, or what it has put in their
     /// place; a kernel thread has none.
@@ -37,7 +37,7 @@ impl Metadata {
 }
 
 /// A container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Container {
     /// Its id, 64 hex digits.
     pub id: String,

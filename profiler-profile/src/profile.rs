@@ -1,8 +1,11 @@
 //! Samples counted by stack: what is written at the end is made from this.
 
-use std::sync::Arc;
+use std::{
+    hash::{Hash as _, Hasher as _},
+    sync::Arc,
+};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use crate::{
     address::Address,
@@ -40,7 +43,9 @@ pub struct Entry {
     pub value: u64,
 }
 
-type Key = (usize, u32, u32, Comm, StackId, StackId);
+/// The last part tells entries apart that were counted before, of processes that are known by more than their ids; of
+/// a run it is 0, and what is known last of a process counts.
+type Key = (usize, u32, u32, Comm, StackId, StackId, u64);
 
 /// Distinct stacks with what was sampled of them, in so much memory at most. Samples for whose stacks there is no
 /// room are counted by source and process.
@@ -80,7 +85,7 @@ impl Profile {
     /// Counts a sample.
     pub fn add(&mut self, sample: &Sample) {
         let Sample { source, task, kernel, user, value, .. } = sample;
-        let key = (source.slot, task.tgid, task.tid, task.comm, kernel.id(), user.id());
+        let key = (source.slot, task.tgid, task.tid, task.comm, kernel.id(), user.id(), 0);
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.merge(task, 1, *value);
             return;
@@ -93,7 +98,10 @@ impl Profile {
     /// Adds samples that were counted before.
     pub fn add_entry(&mut self, entry: Entry) {
         let Entry { source, task, kernel, user, count, value } = &entry;
-        let key = (source.slot, task.tgid, task.tid, task.comm, kernel.id(), user.id());
+        let mut hasher = FxHasher::default();
+        (task.main_comm, &task.process).hash(&mut hasher);
+        let (stacks, who) = ((kernel.id(), user.id()), hasher.finish());
+        let key = (source.slot, task.tgid, task.tid, task.comm, stacks.0, stacks.1, who);
         match self.entries.get_mut(&key) {
             Some(known) => known.merge(task, *count, *value),
             None => self.insert(key, entry),
@@ -219,6 +227,25 @@ mod tests {
             profile.add(&Sample { value, user, ..tests::sample() });
         }
         assert_eq!((sums(&profile), profile.beyond_limit()), (vec![(1, 5), (3, 31)], 0));
+    }
+
+    #[test]
+    fn what_was_counted_before_stays_with_its_process() {
+        let mut profile = Profile::new(1 << 20);
+        let entry = |name: &[u8; 3], count| {
+            let mut main_comm = Comm::default();
+            main_comm.0[..3].copy_from_slice(name);
+            let Sample { source, task, kernel, user, .. } = tests::sample();
+            let task = Task { main_comm, ..task };
+            Entry { source, task, kernel, user, count, value: 1 }
+        };
+        for (name, count) in [(b"web", 1), (b"sql", 2), (b"web", 4)] {
+            profile.add_entry(entry(name, count));
+        }
+        let mut sums: Vec<_> =
+            profile.entries().map(|it| (it.task.main_comm.text().into_owned(), it.count)).collect();
+        sums.sort_unstable();
+        assert_eq!(sums, [("sql".to_owned(), 2), ("web".to_owned(), 5)]);
     }
 
     #[test]

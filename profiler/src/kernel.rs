@@ -164,6 +164,21 @@ pub(crate) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
+/// Whether a program goes on behind a breakpoint that runs an eBPF program. On aarch64 it does since Linux 6.6; before,
+/// the kernel steps over what it has hit only for breakpoints without one, and the program hits it for ever:
+/// <https://github.com/torvalds/linux/commit/d11a69873d9a7435fe6a48531e165ab80a8b1221>. Nothing but the version tells.
+#[must_use]
+pub fn steps_over_breakpoints() -> bool {
+    !cfg!(target_arch = "aarch64") || is_since(&release(), (6, 6))
+}
+
+/// Whether a kernel's release is not older than a version.
+fn is_since(release: &str, version: (u32, u32)) -> bool {
+    let mut numbers =
+        release.split(|it: char| !it.is_ascii_digit()).map_while(|it| it.parse().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|it| it >= version)
+}
+
 /// Whether there is a `/proc` that shows this process.
 pub(crate) fn has_proc() -> bool {
     Path::new("/proc/self/stat").exists()
@@ -185,6 +200,19 @@ mod tests {
         let step = Duration::from_millis(20);
         assert!(before - step <= began.unwrap() && began.unwrap() <= after + step);
         assert!(super::began(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        for (release, expected) in [
+            ("6.6.0", true),
+            ("6.12.117+deb13-cloud-arm64", true),
+            ("7.2", true),
+            ("6.1.0-56", false),
+        ] {
+            assert_eq!(is_since(release, (6, 6)), expected, "{release}");
+        }
+        assert!(!is_since("5.10.0", (6, 6)) && !is_since("", (0, 0)));
     }
 
     #[test]

@@ -57,3 +57,5 @@ mod units;
 pub mod unwind;
 pub mod viewer;
 pub mod worker;
+
+pub use kernel::steps_over_breakpoints;

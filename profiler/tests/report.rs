@@ -73,7 +73,7 @@ fn wrong_usage_points_to_the_help_that_tells_more() {
         (&["report", "--tere"][..], "'--tree' (see profiler report --help)\n"),
         (&["diff", "a"], " (see profiler diff --help)\n"),
         (&["recrod"], "'record' (see profiler --help)\n"),
-        (&["record", "-e", "cycels"], "cpu-cycles? (see profiler record --help)\n"),
+        (&["record", "-e", "cycels"], "did you mean cycles? (see profiler record --help)\n"),
         // Not what clap refuses.
         (&["record", "-o", "a.png"], "takes any name (see profiler record --help)\n"),
         (&["diff", "/dev/null", "/dev/null", "--fail-if", "x"], "(see profiler diff --help)\n"),

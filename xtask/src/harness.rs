@@ -92,7 +92,7 @@ impl Harness {
             self.tests.push(Test { name, verdict, took, said });
             self.running = Some(Running { lacks_something: false });
             rest = after;
-        } else if line.starts_with("running ") {
+        } else if line.starts_with("running ") && line.trim_end_matches('s').ends_with(" test") {
             self.ended = now;
         } else if let Some(totals) = line.strip_prefix("test result: ") {
             self.totals.add(totals_of(totals));

@@ -209,8 +209,13 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     fn new(profile: &'a Imported, measure: Measure) -> Self {
-        let is_count = |name: &str, unit: &str| name == "samples" && unit == "count";
-        let samples_at = profile.value_types.iter().position(|it| is_count(&it.name, &it.unit));
+        let value = profile.value_types.get(profile.default_value);
+        // Of several events, each has its own.
+        let own = value.map(|it| format!("{}_samples", it.name)).unwrap_or_default();
+        let at = |name: &str| {
+            profile.value_types.iter().position(|it| *it.name == *name && &*it.unit == "count")
+        };
+        let samples_at = at(&own).or_else(|| at("samples"));
         let mut side = Self { profile, samples_at, scale: 1.0 };
         if measure == Measure::Share {
             let all = side.sum(|_| true).value;

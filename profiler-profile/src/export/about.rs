@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 
-use super::format::Options;
+use super::{format::Options, root::Root};
 use crate::{
     import::ValueType,
     ledger::{Ledger, SourceAccount},
@@ -29,6 +29,8 @@ pub struct About<'a> {
     pub period: Option<(ValueType, u64)>,
     /// What writes: the name and version of the program.
     pub producer: &'static str,
+    /// What stacks begin with, where the format has no other place for whose they are.
+    pub root: Root,
     /// What became of every sample; only a run has that.
     pub ledger: Option<&'a Ledger>,
 }
@@ -89,6 +91,7 @@ impl<'a> About<'a> {
             duration_ns: Some(ledger.duration_ns),
             period: None,
             producer: options.producer,
+            root: options.root,
             ledger: Some(ledger),
         }
     }

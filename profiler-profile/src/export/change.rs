@@ -9,6 +9,7 @@ use std::{
 use super::{
     about::{About, Sampled},
     html,
+    root::Root,
     svg::{self, Look, Shown, colour},
     tree::{Builder, Tree},
 };
@@ -99,7 +100,10 @@ impl Comparison {
     /// The stacks of both, with the samples of the second, and beside them those of the first by node.
     fn tree(&self) -> (Tree, Vec<u64>) {
         let mut builder = Builder::new();
-        let ended = self.profile.entries().map(|it| (it.source.slot, builder.add(it), it.count));
+        let ended = self
+            .profile
+            .entries()
+            .map(|it| (it.source.slot, builder.add(it, Root::Process), it.count));
         let ended: Vec<_> = ended.collect();
         let (mut tree, ends) = builder.finish();
         let of_before = ended.iter().filter(|(slot, ..)| *slot == BEFORE);

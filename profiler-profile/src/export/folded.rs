@@ -12,6 +12,7 @@ use std::{
 use super::{
     about::About,
     format::{Export, Format, Processes},
+    root::Root,
 };
 use crate::{
     frame::Frame,
@@ -41,19 +42,19 @@ fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     let has_several = about.sources.len() > 1;
     for entry in profile.entries() {
-        let line = line(entry);
+        let line = line(entry, about.root);
         let event = &entry.source.name;
         let line = if has_several { format!("{};{line}", clean(event)) } else { line };
-        *lines.entry(line).or_default() += entry.count;
+        let sum = lines.entry(line).or_default();
+        *sum = sum.saturating_add(entry.count);
     }
     lines.iter().try_for_each(|(line, count)| writeln!(to, "{line} {count}"))
 }
 
-fn line(entry: &Entry) -> String {
+fn line(entry: &Entry, root: Root) -> String {
     let mut line = String::new();
-    if !entry.task.is_unknown() {
-        let process = entry.task.process_name();
-        line = if process.trim().is_empty() { UNKNOWN.into() } else { clean(&process) };
+    for name in root.frames(&entry.task) {
+        line.push_str(&name.replace(';', ":"));
         line.push(';');
     }
     push(&mut line, &entry.user, "");
@@ -118,7 +119,7 @@ mod tests {
             count: 1,
             value: 1,
         };
-        assert_eq!(line(&entry), "a:b;outer<T: 2>;inner;entry_[k];read_[k]");
+        assert_eq!(line(&entry, Root::Process), "a:b;outer<T: 2>;inner;entry_[k];read_[k]");
     }
 
     #[test]
@@ -133,7 +134,7 @@ mod tests {
             count: 1,
             value: 1,
         };
-        assert_eq!(line(&entry), "server;main");
+        assert_eq!(line(&entry, Root::Process), "server;main");
     }
 
     #[test]
@@ -146,7 +147,7 @@ mod tests {
             count: 1,
             value: 1,
         };
-        assert_eq!(line(&entry), "[unknown];main;[unknown];[unknown]");
+        assert_eq!(line(&entry, Root::Process), "[unknown];main;[unknown];[unknown]");
     }
 
     #[test]

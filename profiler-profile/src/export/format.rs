@@ -5,8 +5,8 @@ use std::fmt;
 use jiff::tz::TimeZone;
 
 use super::{
-    Exporter, WriteProfile, compact, firefox, folded, html, json, perf_script, pprof, speedscope,
-    svg, text,
+    Exporter, WriteProfile, compact, firefox, folded, html, json, perf_script, pprof, root::Root,
+    speedscope, svg, text,
 };
 
 /// Every format. A new one is a file with what writes it, its name among the modules, and its entry here.
@@ -86,9 +86,17 @@ pub struct Options {
     pub rendered_bytes: usize,
     /// What samples may take that are kept one by one until the end.
     pub timeline_bytes: usize,
+    /// What stacks begin with, where the format has no other place for whose they are.
+    pub root: Root,
 }
 
 impl Format {
+    /// Whether its stacks begin with whose they are: [`Options::root`].
+    #[must_use]
+    pub fn has_roots(&self) -> bool {
+        [folded::FORMAT.name, svg::FORMAT.name].contains(&self.name)
+    }
+
     /// The format of this name.
     ///
     /// ```

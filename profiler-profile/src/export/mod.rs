@@ -14,6 +14,7 @@ pub mod output;
 pub mod perf_script;
 pub mod pprof;
 mod rendered;
+pub mod root;
 pub mod speedscope;
 pub mod svg;
 pub mod text;
@@ -112,7 +113,7 @@ pub(crate) mod tests {
     use jiff::tz::TimeZone;
     use profiler_common::counter::Counter;
 
-    use super::{WriteProfile, about::About, format::Options};
+    use super::{WriteProfile, about::About, format::Options, root::Root};
 
     use crate::{
         address::Address,
@@ -173,6 +174,7 @@ pub(crate) mod tests {
             zone: TimeZone::UTC,
             rendered_bytes: 1 << 20,
             timeline_bytes: 1 << 20,
+            root: Root::default(),
         }
     }
 

@@ -15,6 +15,7 @@ use self::colour::colour;
 use super::{
     about::{About, Sampled},
     format::{Export, Format, Processes},
+    root::Root,
     tree::{Builder, Function, Node, Tree},
 };
 use crate::{printable::printable, profile::Profile};
@@ -53,7 +54,7 @@ fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result
             1 => "Flame Graph".into(),
             _ => format!("Flame Graph: {}", source.event),
         };
-        let tree = tree(profile, slot);
+        let tree = tree(profile, slot, about.root);
         let subtitle = subtitle(source, about.duration_ns, tree.total());
         let look = |shown: &Shown<'_>| Look {
             facts: facts(shown.node.total, tree.total(), source.unit()),
@@ -83,10 +84,10 @@ pub(super) fn facts(count: u64, of: u64, unit: &str) -> String {
 }
 
 /// The samples of the source in this slot.
-fn tree(profile: &Profile, slot: usize) -> Tree {
+fn tree(profile: &Profile, slot: usize, root: Root) -> Tree {
     let mut builder = Builder::new();
     for entry in profile.entries().filter(|it| it.source.slot == slot) {
-        builder.add(entry);
+        builder.add(entry, root);
     }
     builder.finish().0
 }
@@ -301,7 +302,7 @@ mod tests {
     fn drawn(entries: &[Entry]) -> String {
         let mut builder = Builder::new();
         for entry in entries {
-            builder.add(entry);
+            builder.add(entry, Root::Process);
         }
         let mut svg = String::new();
         let tree = builder.finish().0;

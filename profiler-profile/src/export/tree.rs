@@ -4,7 +4,10 @@ use std::{marker::PhantomData, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use super::folded::{name, task_name};
+use super::{
+    folded::{name, task_name},
+    root::Root,
+};
 use crate::{frame::Frame, printable::printable, profile::Entry};
 
 /// What a node stands for.
@@ -92,9 +95,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds the samples of an entry.
-    pub(super) fn add(&mut self, entry: &'a Entry) -> End {
-        if !entry.task.is_unknown() {
-            self.process(&process_name(entry));
+    pub(super) fn add(&mut self, entry: &'a Entry, root: Root) -> End {
+        for name in root.frames(&entry.task) {
+            self.process(name);
         }
         for (_, frame) in entry.user.frames().rev() {
             self.call(frame, if frame.inlined { Kind::Inlined } else { Kind::User });
@@ -110,9 +113,9 @@ impl<'a> Builder<'a> {
         End(self.stacks.len() - 1)
     }
 
-    fn process(&mut self, name: &str) {
+    fn process(&mut self, name: String) {
         let module = String::new();
-        let function = self.function(Function { name: name.into(), module, kind: Kind::Process });
+        let function = self.function(Function { name, module, kind: Kind::Process });
         self.calls.push(function);
     }
 
@@ -290,7 +293,7 @@ mod tests {
     fn lines(entries: &[Entry]) -> Vec<String> {
         let mut builder = Builder::new();
         for entry in entries {
-            builder.add(entry);
+            builder.add(entry, Root::Process);
         }
         let (tree, _) = builder.finish();
         let line = |node: &Node| {
@@ -360,7 +363,8 @@ mod tests {
     fn ends_are_known_in_the_tree() {
         let entries = [entry(b"b", &["f"], &[], 1), entry(b"a", &["g"], &[], 2)];
         let mut builder = Builder::new();
-        let end = [builder.add(&entries[0]), builder.add(&entries[1])];
+        let end =
+            [builder.add(&entries[0], Root::Process), builder.add(&entries[1], Root::Process)];
         let (tree, ends) = builder.finish();
         let own = |end| tree.nodes[ends.of(end)].own;
         assert_eq!((own(end[0]), own(end[1]), tree.total()), (1, 2, 3));

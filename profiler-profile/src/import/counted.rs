@@ -9,7 +9,10 @@ use rustc_hash::FxHashMap;
 use super::{Error, Filter, Frame, Imported, Label, LabelValue, Stack, UNKNOWN, ValueType};
 use crate::{
     address::Address,
-    export::about::{About, Sampled},
+    export::{
+        about::{About, Sampled},
+        root::Root,
+    },
     frame::{self, Origin},
     process::{Container, Metadata},
     profile::{Entry, Profile},
@@ -17,6 +20,9 @@ use crate::{
     source::{Counts, Rate, Source},
     stack::{self, StackId},
 };
+
+/// Bytes that the stacks of a profile may take which is counted again.
+const MAX_BYTES: usize = 4 << 30;
 
 /// What the kernel's own code is in.
 const KERNEL: &str = "[kernel.kallsyms]";
@@ -37,7 +43,7 @@ impl Counted {
     ///
     /// # Errors
     ///
-    /// It has negative values, as differences of profiles have.
+    /// It has negative values, as differences of profiles have, or too many stacks to be counted.
     pub fn of(
         imported: &Imported,
         filter: &Filter,
@@ -48,7 +54,7 @@ impl Counted {
         let sources: Vec<Arc<Source>> =
             columns.iter().enumerate().map(|(slot, it)| Arc::new(it.source(slot))).collect();
         let mut stacks = Stacks::new(imported);
-        let (mut profile, mut left_out) = (Profile::new(usize::MAX), BTreeSet::new());
+        let (mut profile, mut left_out) = (Profile::new(MAX_BYTES), BTreeSet::new());
         for stack in filter.stacks(imported) {
             if let Some(value) = stack.values.iter().find(|it| **it < 0) {
                 return Err(Error::Negative { value: *value });
@@ -63,6 +69,9 @@ impl Counted {
                     profile.add_entry(Entry { source, task, kernel, user, count, value });
                 }
             }
+        }
+        if profile.beyond_limit() > 0 {
+            return Err(Error::Memory { limit: MAX_BYTES });
         }
         let about = about(imported, columns, producer, zone);
         Ok(Self { profile, about, left_out })
@@ -99,6 +108,7 @@ fn about(
         duration_ns: imported.duration_ns.and_then(|it| it.try_into().ok()),
         period: imported.period.as_ref().and_then(period),
         producer,
+        root: Root::default(),
         ledger: None,
         sources: columns.into_iter().map(|it| it.sampled).collect(),
     }

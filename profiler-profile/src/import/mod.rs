@@ -39,6 +39,12 @@ pub enum Error {
         /// [`Limits::bytes`].
         limit: usize,
     },
+    /// Its stacks take too much memory where they are counted.
+    #[error("its stacks take more than {limit} bytes of memory")]
+    Memory {
+        /// What they may take.
+        limit: usize,
+    },
     /// There is more in it than is allowed.
     #[error("it has more than {limit} frames, labels and values")]
     TooMany {

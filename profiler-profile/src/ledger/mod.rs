@@ -629,7 +629,7 @@ pub(crate) mod tests {
                 "14 samples expected, 4 delivered, 6 filtered (idle 2, asleep 1, other process 2, \
                  self 1), 4 lost (missed by the kernel 1, ring full 1, agent behind 1, undelivered 1)",
                 "user stacks: 75.0 % complete; no unwind info 1",
-                "2 more were gone already, in exec or exit",
+                "2 user stacks were gone already: their processes were in exec or exit",
                 "3 records of mappings were lost: names may be missing",
                 "2 records of mappings could not be read: names may be missing",
             ]

@@ -151,7 +151,10 @@ impl Ledger {
             let _ = writeln!(text, "user stacks: {percent:.1} % complete{cut}");
         }
         if gone > 0 {
-            let _ = writeln!(text, "{gone} more were gone already, in exec or exit");
+            let _ = writeln!(
+                text,
+                "{gone} user stacks were gone already: their processes were in exec or exit"
+            );
         }
     }
 
@@ -194,7 +197,7 @@ impl Ledger {
             (true, true) => None,
             (true, false) => Some((format!("what matches {filters}"), "has")),
             (false, true) => Some((who, if pids.len() == 1 { "has" } else { "have" })),
-            (false, false) => Some((format!("what of {who} matches {filters}"), "has")),
+            (false, false) => Some((format!("{who}, only {filters},"), "has")),
         }
     }
 

@@ -17,6 +17,7 @@ use profiler_profile::{
         about::About,
         format::{Format, Options},
         output::Output,
+        root::Root,
     },
     frame::{Frame, Origin},
     ledger::{
@@ -311,6 +312,7 @@ pub(crate) fn export(format: &str, samples: &[Sample]) -> String {
         zone: TimeZone::UTC,
         rendered_bytes: 1 << 20,
         timeline_bytes: 1 << 30,
+        root: Root::default(),
     };
     let (mut written, ledger) = (Vec::new(), ledger(samples));
     let about = About::of_run(&ledger, &options);

@@ -10,6 +10,7 @@ use profiler_profile::{
         about::About,
         format::{Format, Options},
         output::Output,
+        root::Root,
     },
     frame::{Frame, Origin},
     ledger::{
@@ -62,6 +63,7 @@ pub(crate) fn options(sources: &[&Arc<Source>]) -> Options {
         zone: TimeZone::UTC,
         rendered_bytes: 64 << 20,
         timeline_bytes: 1 << 30,
+        root: Root::default(),
     }
 }
 

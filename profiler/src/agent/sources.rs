@@ -8,7 +8,7 @@ use std::{
 use profiler_common::counter::Counter;
 use profiler_profile::{
     ledger::{Lost, Lowered, PerCpuCount, SourceSide},
-    source::{self, Rate},
+    source::{self, Counts, Rate},
 };
 
 use crate::{
@@ -158,7 +158,9 @@ impl Sources {
         }
         let sampled = (0..).zip(&mut self.slots).map(|(slot, it)| {
             let now = it.source.describe();
-            let is_fast = now.counts.is_clock() && Governor::is_fast(now.rate);
+            // Of a clock in part, nobody knows how many samples are missing.
+            let is_whole_clock = now.counts.is_clock() && now.counts != Counts::ClockInPart;
+            let is_fast = is_whole_clock && Governor::is_fast(now.rate);
             // One that can't be read tells nothing.
             let clocks = if is_fast { it.source.account().0 } else { Vec::new() };
             Ok(Sampled { counters: counters.read(slot)?, clocks, rate: now.rate })

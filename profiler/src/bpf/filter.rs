@@ -39,11 +39,15 @@ pub(super) fn map_sizes(filter: &Filter) -> [(&'static str, u32); 5] {
 
 /// Fills the maps.
 pub(super) fn fill(ebpf: &mut Ebpf, filter: &Filter) -> Result<()> {
-    for (name, ids) in [("PIDS", &filter.pids), ("TIDS", &filter.tids), ("UIDS", &filter.uids)] {
+    for (name, what, ids) in [
+        ("PIDS", "process", &filter.pids),
+        ("TIDS", "thread", &filter.tids),
+        ("UIDS", "user", &filter.uids),
+    ] {
         let mut map: HashMap<_, u32, u8> = take_map(ebpf, name)?;
         for id in ids {
             let added = map.insert(id, 1, 0);
-            added.map_err(|error| Error::system(format!("cannot filter by {name} {id}"), error))?;
+            added.map_err(|error| Error::system(format!("cannot filter by {what} {id}"), error))?;
         }
     }
     let mut comms: Array<_, States> = take_map(ebpf, "COMMS")?;

@@ -24,7 +24,7 @@ pub use self::{
     list::ListArgs,
     record::RecordArgs,
     report::{By, FilterArgs, ReportArgs},
-    sampling::{CallGraph, SamplingArgs, Strict},
+    sampling::{CallGraph, Root, SamplingArgs, Strict},
     stream::StreamArgs,
     usage::{help_of, one_line},
 };

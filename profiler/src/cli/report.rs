@@ -23,11 +23,14 @@ pub struct ReportArgs {
     ///
     /// The page is served to this machine only, under an address that nobody can guess. Over ssh, or where there is no
     /// screen, the address is printed, and how to get there.
-    #[arg(long, conflicts_with_all = ["by", "tree", "top", "focus", "ignore"])]
+    #[arg(long, conflicts_with_all = ["by", "flat", "tree", "top", "focus", "ignore"])]
     pub open: bool,
     /// What the rows of the table stand for.
     #[arg(long, value_enum, value_name = "WHAT", default_value = "function")]
     pub by: By,
+    /// Show a table, which is the default.
+    #[arg(long, conflicts_with = "tree", hide_short_help = true)]
+    pub flat: bool,
     /// Show a tree of calls, callers first, indented where it branches.
     #[arg(long, conflicts_with = "by")]
     pub tree: bool,

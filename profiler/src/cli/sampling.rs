@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValue, TypedValueParser},
 };
 use profiler_events::Events;
-use profiler_profile::cpus::CpuList;
+use profiler_profile::{cpus::CpuList, export::root};
 
 use crate::{
     filter::CommPattern,
@@ -35,7 +35,9 @@ pub struct SamplingArgs {
     /// The event to sample, one of perf's: cycles, instructions, page-faults, … [default: cycles, or cpu-clock without
     /// a PMU].
     ///
-    /// Can be given up to four times. Each event is sampled and accounted for by itself.
+    /// Any that perf names but tracepoints and probes, with its modifiers, such as cycles:u or cpu/event=0x3c/; `profiler
+    /// list` shows those of the machine. Up to four, with commas or by giving it more than once. Each is sampled and
+    /// accounted for by itself.
     #[arg(short, long = "event", value_name = "EVENT", value_parser = EventNames, hide_possible_values = true,
           help_heading = SAMPLING)]
     pub events: Vec<Events>,
@@ -96,7 +98,7 @@ pub struct SamplingArgs {
     #[arg(long = "cgroup", value_name = "PATH", help_heading = FILTERS, hide_short_help = true)]
     pub cgroups: Vec<PathBuf>,
     /// Sample the whole machine, which is the default; with a command, while that runs.
-    #[arg(short, long, conflicts_with = "pids", help_heading = FILTERS, hide_short_help = true)]
+    #[arg(short, long, conflicts_with_all = ["pids", "tids"], help_heading = FILTERS, hide_short_help = true)]
     pub all_cpus: bool,
     /// Sample only these CPUs, for example 0-3,7.
     #[arg(short = 'C', long = "cpu", value_name = "LIST", help_heading = FILTERS)]
@@ -125,6 +127,12 @@ pub struct SamplingArgs {
     /// Download debug files of stripped programs from the servers in DEBUGINFOD_URLS.
     #[arg(long, help_heading = STACKS)]
     pub debuginfod: bool,
+    /// What stacks begin with in folded and svg.
+    ///
+    /// The other formats have places of their own for processes and threads.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "process", help_heading = STACKS,
+          hide_short_help = true)]
+    pub root: Root,
     /// Add to JSON who the process of each sample is.
     ///
     /// Its command line, parent, cgroup, container, pod and systemd unit. pprof and html have of that what they show,
@@ -197,6 +205,28 @@ impl TypedValueParser for EventNames {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
         Some(Box::new(Event::names().map(PossibleValue::new)))
+    }
+}
+
+/// What stacks begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Root {
+    /// The name of the process: all of one name are one tower.
+    #[default]
+    Process,
+    /// The process, by name and id.
+    Pid,
+    /// The process and the thread, both by name and id.
+    Thread,
+}
+
+impl From<Root> for root::Root {
+    fn from(root: Root) -> Self {
+        match root {
+            Root::Process => Self::Process,
+            Root::Pid => Self::Pid,
+            Root::Thread => Self::Thread,
+        }
     }
 }
 

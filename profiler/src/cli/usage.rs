@@ -97,7 +97,7 @@ mod tests {
             &["profiler", "-F", "0"][..],
             &["profiler", "-F", "many"],
             &["profiler", "-F", "99", "-c", "1000"],
-            &["profiler", "-e", "cycle"],
+            &["profiler", "-e", "cycles:z"],
             &["profiler", "-C", "3-1"],
             &["profiler", "--strickt"],
             &["profiler", "-d", "soon"],
@@ -112,9 +112,8 @@ mod tests {
     #[test]
     fn what_was_meant_is_suggested() {
         for (arguments, part) in [
-            (&["profiler", "-e", "cycels"][..], "did you mean cycles"),
-            (&["profiler", "record", "-e", "cycels"], "did you mean cycles"),
-            (&["profiler", "recrod"], "'record'"),
+            (&["profiler", "recrod"][..], "'record'"),
+            (&["profiler", "-e", "cycles:z"], "column 8: no modifier `z`"),
             (&["profiler", "--pdi", "3"], "did you mean --pid?"),
             (&["profiler", "record", "--pdi", "3"], "did you mean --pid?"),
             (&["profiler", "record", "--durration", "3"], "'--duration'"),

@@ -7,6 +7,7 @@ use profiler_profile::{
     export::{
         format::{Export, Format, Options, Processes},
         output::Output,
+        root::Root,
     },
     import::{Counted, Filter, Imported},
 };
@@ -74,6 +75,7 @@ fn write_counted(counted: &Counted, export: Export, to: impl io::Write) -> io::R
         zone: about.zone.clone(),
         rendered_bytes: CacheBudget::within(None).rendered,
         timeline_bytes: 0,
+        root: Root::default(),
     };
     let mut output = Output::new(export, options, to);
     if !output.needs_profile() {

@@ -3,8 +3,8 @@
 use profiler_common::settings::MAX_SOURCES;
 use profiler_events::{
     Attr, Events,
-    abi::PERF_TYPE_TRACEPOINT,
-    syntax::{self, Item, What},
+    abi::{PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT},
+    syntax::{self, Item, Precise, What},
 };
 
 use super::{Error, Machine, Result};
@@ -29,7 +29,7 @@ pub(super) fn resolve(named: &[Events], machine: &Machine) -> Result<Vec<EventCh
                 return Err(Error::Usage(format!("-e {text}: {why}")));
             }
             for attr in set.attrs {
-                let event = check(attr)?;
+                let event = check(attr, machine)?;
                 if events.iter().any(|it| it.is_same(&event)) {
                     return Err(Error::Usage(format!("-e {event}: this event was given twice")));
                 }
@@ -38,8 +38,10 @@ pub(super) fn resolve(named: &[Events], machine: &Machine) -> Result<Vec<EventCh
         }
     }
     if events.len() > MAX_SOURCES {
-        let (most, asked) = (MAX_SOURCES, events.len());
-        return Err(Error::Usage(format!("-e: at most {most} events at a time, not {asked}")));
+        let names: Vec<String> = events.iter().map(ToString::to_string).collect();
+        let (most, asked, names) = (MAX_SOURCES, events.len(), names.join(", "));
+        let why = format!("-e: at most {most} events at a time, not {asked}: {names}");
+        return Err(Error::Usage(why));
     }
     Ok(events.into_iter().map(EventChoice::Named).collect())
 }
@@ -60,11 +62,15 @@ fn refuse_traced(events: &Events) -> Result<()> {
 }
 
 /// Refuses what can't be sampled.
-fn check(attr: Attr) -> Result<Event> {
-    let why = if attr.kind == PERF_TYPE_TRACEPOINT || attr.probe.is_some() {
+fn check(attr: Attr, machine: &Machine) -> Result<Event> {
+    let Attr { kind, exclude, precise, .. } = &attr;
+    let is_of_side = exclude.host || exclude.guest && *precise == Precise::default();
+    let why = if *kind == PERF_TYPE_TRACEPOINT || attr.probe.is_some() {
         TRACED
-    } else if let Some(why) = attr.counting_only {
-        why
+    } else if *kind == PERF_TYPE_SOFTWARE && is_of_side {
+        "the kernel's own events are always those of the host: leave G and H out"
+    } else if attr.breakpoint.is_some() && !machine.steps_over_breakpoints {
+        "before Linux 6.6, a breakpoint with an eBPF program stops the program that hits it on aarch64"
     } else {
         return Ok(Event::new(attr));
     };

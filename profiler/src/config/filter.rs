@@ -16,16 +16,24 @@ pub(super) fn resolve(args: &SamplingArgs, pids: &[u32], machine: &Machine) -> R
     Ok(Filter {
         // Whose child a process is, the eBPF program can't tell: the agent does.
         pids: if args.children { Vec::new() } else { pids.to_vec() },
-        tids: args.tids.clone(),
+        tids: threads(args),
         uids: args.users.iter().map(|it| uid(it, machine)).collect::<Result<_>>()?,
         comms: comms(&args.comms)?,
         cgroups: cgroups(args, machine)?,
     })
 }
 
+/// The threads that were named, each once.
+pub(super) fn threads(args: &SamplingArgs) -> Vec<u32> {
+    let mut tids = args.tids.clone();
+    tids.sort_unstable();
+    tids.dedup();
+    tids
+}
+
 /// What was typed of filters beside `-p`, for people to read.
 pub(super) fn describe(args: &SamplingArgs) -> Vec<String> {
-    let tids = args.tids.iter().map(|it| format!("-t {it}"));
+    let tids = threads(args).into_iter().map(|it| format!("-t {it}"));
     let users = args.users.iter().map(|it| format!("--uid {it}"));
     let comms = args.comms.iter().map(|it| format!("--comm {it}"));
     tids.chain(users).chain(comms).chain(names(args).map(|it| it.to_string())).collect()

@@ -40,6 +40,8 @@ pub struct Machine {
     pub in_initial_pid_namespace: bool,
     /// The process that has a thread of this id.
     pub process_of: fn(u32) -> Option<u32>,
+    /// Whether a program goes on behind a breakpoint that runs an eBPF program.
+    pub steps_over_breakpoints: bool,
     /// What the kernel calls these events; else what is wrong.
     pub find_events: fn(&Events) -> Result<Vec<Set>, ResolveError>,
     /// The id of a user, by name or id.
@@ -64,6 +66,7 @@ impl Machine {
             has_proc: kernel::has_proc(),
             in_initial_pid_namespace: kernel::in_initial_pid_namespace(),
             process_of: status::process_of,
+            steps_over_breakpoints: kernel::steps_over_breakpoints(),
             find_events: |events| profiler_events::Machine::here().resolve(events, Purpose::Sample),
             user_id: users::id_of,
             find_cgroups: CgroupName::find,

@@ -21,7 +21,7 @@ use crate::{
         features::EntryRegisters,
         memory::WalkMemory,
     },
-    cli::{CallGraph, SamplingArgs},
+    cli::{CallGraph, Root, SamplingArgs},
     error::{Error, Result},
     limits::{
         budget::{CacheBudget, WITH_LINES_BYTES},
@@ -94,9 +94,14 @@ impl Config {
             let why = "this format has no place for it: give -f json, json-compact, pprof or html";
             return Err(Error::Usage(format!("--metadata: {why}")));
         }
+        if args.root != Root::default() && !has(Format::has_roots) {
+            let why =
+                "this format has places of its own for processes and threads: give folded or svg";
+            return Err(Error::Usage(format!("--root: {why}")));
+        }
         let pids = filter::processes(&args, machine, &mut notices)?;
         let filter = filter::resolve(&args, &pids, machine)?;
-        let filters = filter::describe(&args);
+        let (filters, tids) = (filter::describe(&args), filter::threads(&args));
         let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
             (Some(CallGraph::None), _) => 1,
@@ -118,7 +123,7 @@ impl Config {
         let debuginfod = args.debuginfod.then(|| debuginfod::Settings::from_env(&mut notices));
         let process = process::config::Config {
             pids,
-            tids: args.tids,
+            tids,
             filters,
             children: args.children,
             limit: limit as usize,
@@ -159,6 +164,7 @@ impl Config {
                     user_stacks,
                     rendered_bytes: budget.rendered,
                     names_events,
+                    root: args.root.into(),
                     profile_bytes,
                 },
                 process: process.clone(),

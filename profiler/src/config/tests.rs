@@ -24,6 +24,7 @@ fn machine() -> Machine {
         in_initial_pid_namespace: true,
         // Threads of the process 80 are 81 to 89.
         process_of: |tid| (80..90).contains(&tid).then_some(80),
+        steps_over_breakpoints: false,
         find_events: |events| {
             profiler_events::Machine::here().resolve(events, profiler_events::Purpose::Sample)
         },
@@ -197,6 +198,9 @@ fn each_event_is_one_source_of_a_few() {
     let five = error(&[&four[..], &["task-clock"]].concat());
     assert!(five.contains("at most 4 events"), "{five}");
     assert!(error(&["{faults,cs}"]).contains("leave the braces out"));
+    assert!(error(&["mem:0x1000:w"]).contains("before Linux 6.6"));
+    assert!(error(&["cpu-clock:G"]).contains("leave G and H out"));
+    assert!(error(&["cycels"]).contains("did you mean cycles?"));
     assert!(error(&["sched:sched_switch"]).contains("can't be sampled"));
     assert!(error(&["nothing"]).contains("no event `nothing`"));
 }
@@ -251,4 +255,12 @@ fn filters_are_those_that_were_typed() {
         let message = refusal(&arguments, &machine());
         assert!(message.contains(part), "{message}");
     }
+}
+
+#[test]
+fn a_root_is_for_formats_that_begin_with_one() {
+    let config = resolved(&["-f", "folded", "--root", "thread"], &machine()).unwrap();
+    assert_eq!(config.worker.output.root, profiler_profile::export::root::Root::Thread);
+    assert!(resolved(&["-f", "json", "--root", "process"], &machine()).is_ok());
+    assert!(refusal(&["-f", "json", "--root", "pid"], &machine()).contains("give folded or svg"));
 }

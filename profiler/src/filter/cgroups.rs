@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt, fs,
+    io::{BufReader, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -21,6 +22,9 @@ const SHOWN: usize = 8;
 const MIN_ID: usize = 4;
 /// Bytes of a file that tells a container's name, at most.
 const MAX_FILE: u64 = 16 << 20;
+
+/// How the names of units end that have cgroups.
+const UNITS: [&str; 5] = [".service", ".scope", ".slice", ".socket", ".mount"];
 
 /// Where Docker keeps what it knows of containers, a folder each.
 const DOCKER: &str = "/var/lib/docker/containers";
@@ -97,8 +101,9 @@ fn all(root: &Path) -> Vec<PathBuf> {
 
 /// Those of systemd's unit of this name; a service if it does not say what.
 fn by_unit(all: &[PathBuf], name: &str) -> Result<Vec<PathBuf>, String> {
-    let service = format!("{name}.service");
-    let is_it = |path: &&PathBuf| path.file_name().is_some_and(|it| it == name || it == &*service);
+    let has_kind = UNITS.iter().any(|kind| name.ends_with(kind));
+    let unit = if has_kind { name.to_owned() } else { format!("{name}.service") };
+    let is_it = |path: &&PathBuf| path.file_name().is_some_and(|it| it == &*unit);
     let found: Vec<PathBuf> = all.iter().filter(is_it).cloned().collect();
     if found.is_empty() {
         let units = all.iter().filter_map(|path| cgroup::unit(path.to_str()?));
@@ -138,7 +143,11 @@ fn by_container(
         [id] => Ok(by_id.remove(&id.clone()).unwrap_or_default()),
         [] => {
             // LXC and systemd-nspawn give the cgroup the container's name.
-            let machines = [format!("machine-{name}.scope"), format!("lxc.payload.{name}")];
+            let machines = [
+                format!("machine-{name}.scope"),
+                format!("systemd-nspawn@{name}.service"),
+                format!("lxc.payload.{name}"),
+            ];
             let is_it = |path: &&PathBuf| {
                 let file = path.file_name().unwrap_or_default();
                 let in_lxc = path.parent().is_some_and(|it| it.ends_with("lxc"));
@@ -205,8 +214,8 @@ fn ids_by_name(docker: &Path, podman: &Path) -> BTreeMap<String, String> {
 
 fn json<T: for<'a> Deserialize<'a>>(path: &Path) -> Option<T> {
     let file = regular_file::open(path).ok()?;
-    let is_small = file.metadata().is_ok_and(|it| it.len() <= MAX_FILE);
-    serde_json::from_reader(std::io::BufReader::new(file)).ok().filter(|_| is_small)
+    // What is longer is cut, and so no JSON.
+    serde_json::from_reader(BufReader::new(file.take(MAX_FILE))).ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! What is written.
 
 use profiler_profile::{
-    export::format::{Format, Processes},
+    export::{
+        format::{Format, Processes},
+        root::Root,
+    },
     report::table::{self, By},
 };
 
@@ -16,6 +19,8 @@ pub struct Config {
     pub user_stacks: bool,
     /// Whether text says of each sample which event fired, as there are several.
     pub names_events: bool,
+    /// What stacks begin with, in formats that have no other place for whose they are.
+    pub root: Root,
     /// Bytes of the profile that is written at the end, and of samples that wait for that one by one.
     pub profile_bytes: usize,
     /// Bytes of stacks as they are written that are kept for the next time.

@@ -94,6 +94,7 @@ impl Outputs {
             zone: TimeZone::system(),
             rendered_bytes: config.rendered_bytes,
             timeline_bytes: config.profile_bytes,
+            root: config.root,
         };
         let both = config.reports.iter().zip(sinks);
         let all = both.map(|(report, sink)| {
@@ -191,7 +192,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use profiler_profile::{
-        export::format::Format,
+        export::{format::Format, root::Root},
         ledger::{KernelSide, memory::Memory},
         sample::Task,
         source::{Counts, Rate, Source},
@@ -273,6 +274,7 @@ mod tests {
             zone: TimeZone::UTC,
             rendered_bytes: 1 << 10,
             timeline_bytes: 1 << 20,
+            root: Root::default(),
         }
     }
 

@@ -13,6 +13,8 @@ pub struct How {
     pub exclude_guest: bool,
     /// `precise_ip`: 0 to 3.
     pub precise: u8,
+    /// Leave out which PMU is meant, as kernels know events that can't be told it.
+    pub of_any_pmu: bool,
 }
 
 /// The attributes of a sampling event, opened disabled.
@@ -29,6 +31,9 @@ pub fn sampling(event: &Event, rate: Rate, how: How) -> sys::perf_event_attr {
     attr.set_disabled(1);
     attr.set_exclude_guest(how.exclude_guest.into());
     attr.set_precise_ip(how.precise.into());
+    if how.of_any_pmu {
+        attr.config &= u64::from(u32::MAX);
+    }
     // The event's own ring carries throttle records only, which are collected by a timer: no
     // wake-up is worth its cost.
     attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
@@ -96,7 +101,7 @@ mod tests {
 
     #[test]
     fn frequency_and_period_exclude_each_other() {
-        let how = |exclude_guest| How { exclude_guest, precise: 0 };
+        let how = |exclude_guest| How { exclude_guest, precise: 0, of_any_pmu: false };
         let attr = sampling(&Event::cycles(), Rate::Frequency(99), how(true));
         assert_eq!((attr.freq(), attr.exclude_guest(), attr.disabled()), (1, 1, 1));
         // SAFETY: `sampling` has written this member of the union.
@@ -112,5 +117,16 @@ mod tests {
     fn records_of_mappings_are_asked_for_without_build_ids() {
         let attr = sideband();
         assert_eq!((attr.mmap(), attr.mmap2(), attr.build_id()), (1, 1, 0));
+    }
+
+    #[test]
+    fn an_event_can_be_told_without_its_pmu() {
+        let event = Event::new(profiler_events::Attr::new(0, 7 << 32 | 1));
+        let config = |of_any_pmu| {
+            let how = How { exclude_guest: true, precise: 0, of_any_pmu };
+            sampling(&event, Rate::Frequency(99), how).config
+        };
+        assert_eq!((config(false), config(true)), (7 << 32 | 1, 1));
+        assert!(event.names_pmu() && !Event::cycles().names_pmu());
     }
 }

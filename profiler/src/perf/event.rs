@@ -62,14 +62,13 @@ impl Event {
     /// What it counts.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let Attr { kind, config, exclude, .. } = &*self.0;
+        let Attr { config, exclude, .. } = &*self.0;
         let clock = match u32::try_from(*config) {
             Ok(sys::PERF_COUNT_SW_CPU_CLOCK) if self.is_software() => Counts::Clock,
             // Another clock of the same kind. Of a whole CPU, both count the time that passes.
             Ok(sys::PERF_COUNT_SW_TASK_CLOCK) if self.is_software() => Counts::UnstoppedClock,
             _ => return Counts::Events,
         };
-        debug_assert_eq!(*kind, sys::PERF_TYPE_SOFTWARE);
         if exclude.user || exclude.kernel || exclude.idle { Counts::ClockInPart } else { clock }
     }
 
@@ -83,6 +82,12 @@ impl Event {
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.0.kind == sys::PERF_TYPE_SOFTWARE
+    }
+
+    /// Whether its number says which of several PMUs is meant.
+    pub(crate) fn names_pmu(&self) -> bool {
+        let is_generic = [sys::PERF_TYPE_HARDWARE, sys::PERF_TYPE_HW_CACHE].contains(&self.0.kind);
+        is_generic && self.0.config > u32::MAX.into()
     }
 
     /// Whether both sample the same, whatever they are called.

@@ -378,10 +378,12 @@ fn of_event(event: &Event, cpus: &CpuList, only_these: bool) -> Result<(CpuList,
     })?;
     let both: CpuList = cpus.iter().filter(|cpu| own.contains(*cpu)).collect();
     if both.is_empty() {
-        let why = format!("-e {event}: its PMU is that of CPU {own}, of which none is sampled");
+        let why = format!("-e {event}: only CPU {own} can count it, and none of these is sampled");
         return Err(Error::Usage(why));
     }
-    Ok((both, true))
+    // Where all CPUs are of one kind, those that come are, too.
+    let is_all = both.len() == cpus.len();
+    Ok((both, only_these || !is_all))
 }
 
 /// What the user should know where an event samples less exactly than was asked for.
@@ -395,16 +397,21 @@ fn less_precise(event: &Event, precise: u8) -> Option<String> {
 /// Opens the event on one CPU, as precisely as it was asked for if the PMU can, and without the guests' share of
 /// it. Tells how precise it is.
 pub(crate) fn try_open(event: &Event, rate: Rate, cpu: u32) -> Result<(OwnedFd, u8), OpenError> {
-    let is_refused =
-        |it: &io::Result<OwnedFd>| matches!(errno(it), Some(libc::EINVAL | libc::EOPNOTSUPP));
+    let is_refused = |it: &io::Result<OwnedFd>| {
+        let refusals = [libc::EINVAL, libc::EOPNOTSUPP];
+        let is_unknown = event.names_pmu() && errno(it) == Some(libc::ENOENT);
+        is_unknown || errno(it).is_some_and(|error| refusals.contains(&error))
+    };
     let open = |how| open::open(&mut attr::sampling(event, rate, how), cpu);
     let (mut result, mut opened) = (Err(io::Error::from_raw_os_error(libc::EINVAL)), 0);
     // Some PMUs refuse `exclude_guest`, and who asks for guests alone wants them.
     let of_guests = if event.attr().exclude.host { &[false][..] } else { &[true, false] };
+    // Before Linux 6.6, ARM's PMUs don't know the type in an event's number. The CPU says which is meant.
+    let of_pmus = if event.names_pmu() { &[false, true][..] } else { &[false] };
     for precise in event.precisions() {
-        for &exclude_guest in of_guests {
+        for (exclude_guest, of_any_pmu) in pairs(of_guests, of_pmus) {
             if is_refused(&result) {
-                (result, opened) = (open(How { exclude_guest, precise }), precise);
+                (result, opened) = (open(How { exclude_guest, precise, of_any_pmu }), precise);
             }
         }
     }
@@ -414,6 +421,11 @@ pub(crate) fn try_open(event: &Event, rate: Rate, cpu: u32) -> Result<(OwnedFd, 
         }
         _ => result.map_err(OpenError::Other).map(|fd| (fd, opened)),
     }
+}
+
+/// Each of the first with each of the others.
+fn pairs(first: &[bool], others: &[bool]) -> impl Iterator<Item = (bool, bool)> {
+    first.iter().flat_map(|one| others.iter().map(|other| (*one, *other)))
 }
 
 fn errno<T>(result: &io::Result<T>) -> Option<i32> {
@@ -429,6 +441,16 @@ fn explain(event: &Event, rate: Rate, error: OpenError) -> Error {
             format!("this machine has no PMU that counts it ({error})"),
             format!("virtual machines often have none; -e {} works everywhere", Event::cpu_clock()),
         ),
+        OpenError::Other(error)
+            if event.attr().breakpoint.is_some() && error.raw_os_error() == Some(libc::EINVAL) =>
+        {
+            let next =
+                "an address is a multiple of the length, 1, 2, 4 or 8; x86 can't watch reads alone";
+            Error::system_with(what, error, next)
+        }
+        OpenError::Other(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+            Error::system_with(what, error, "the processor has no register left for it")
+        }
         OpenError::Other(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             let rate = match rate {
                 Rate::Frequency(hz) => format!("a frequency of {hz} Hz"),

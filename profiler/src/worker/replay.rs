@@ -7,7 +7,10 @@ use std::{env, fs, fs::File, io, io::Read as _, path::PathBuf, sync::Mutex};
 use jiff::tz::TimeZone;
 use profiler_common::counter::Counter;
 use profiler_profile::{
-    export::format::{FORMATS, Options},
+    export::{
+        format::{FORMATS, Options},
+        root::Root,
+    },
     frame::Missing,
     ledger::{
         CpuEvent, EventCount, KernelSide, SourceSide, counters::PerCpuCounters, memory::Memory,
@@ -223,6 +226,7 @@ fn a_recording_gives_what_it_gave() {
         zone: TimeZone::UTC,
         rendered_bytes: 1 << 20,
         timeline_bytes: 1 << 20,
+        root: Root::default(),
     };
     let top = table::Options { rows: Some(20), ..table::Options::default() };
     let reports = FORMATS.iter().map(|format| (format.name, Report::Samples(format)));

@@ -12,6 +12,8 @@ mod support;
 /// matrix.
 mod every_kernel {
     pub(crate) mod bad_input;
+    pub(crate) mod events;
+    pub(crate) mod filters;
     pub(crate) mod ledger;
     pub(crate) mod parsing;
     pub(crate) mod sideband;
@@ -20,18 +22,18 @@ mod every_kernel {
     pub(crate) mod walks;
 }
 
-/// What a kernel may change, but seldom does. On the oldest and the newest of each architecture.
+/// What a kernel may change, but seldom does, and then on all architectures. On the oldest of one and the newest of the
+/// other.
 mod oldest_and_newest {
     pub(crate) mod dither;
     pub(crate) mod end;
-    pub(crate) mod events;
-    pub(crate) mod filters;
     pub(crate) mod foreign_files;
     pub(crate) mod hotplug;
     pub(crate) mod kernel_names;
     pub(crate) mod limits;
     pub(crate) mod processes;
     pub(crate) mod realtime;
+    pub(crate) mod selection;
     pub(crate) mod tables;
 }
 

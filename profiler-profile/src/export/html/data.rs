@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::{
     about::{About, Sampled},
+    root::Root,
     tree::{Builder, Tree, process_name, thread_name},
 };
 use crate::{
@@ -122,7 +123,7 @@ impl Data {
             let thread_pid = thread.0;
             let names = called.entry(thread_pid).or_default();
             *names.entry(process_name(entry)).or_default() += entry.count;
-            ended.push((entry.source.slot, thread, builder.add(entry), entry.count));
+            ended.push((entry.source.slot, thread, builder.add(entry, Root::Process), entry.count));
             let command = task.process.as_ref().and_then(|it| it.command_line.as_deref());
             commands.entry(thread_pid).or_default().extend(command);
         }

@@ -11,12 +11,10 @@ use std::{
 use profiler::stderr;
 use serde_json::Value;
 
-use crate::{
-    every_kernel::ledger::assert_sound,
-    support::{Program, Run, cpu_ticks, fixture, parse_json, run, wait_until},
-};
+use super::ledger::assert_sound;
+use crate::support::{Program, Run, fixture, parse_json, run, wait_until};
 
-/// Samples that are looked at.
+/// Samples that are looked at, at least.
 const SAMPLES: usize = 60;
 
 /// Threads that work, by name.
@@ -42,10 +40,13 @@ impl Threads {
     }
 }
 
-/// The names of the threads that samples of a run are of, and its summary, where each sample was of them.
-fn sampled(arguments: &[&str]) -> (BTreeSet<String>, Value) {
+/// The names of the threads that samples of a run are of, in which all of these come, and its summary.
+fn sampled(arguments: &[&str], wanted: &[&str]) -> (BTreeSet<String>, Value) {
     let mut run = Run::start(&[&["-f", "json", "-F", "499"], arguments].concat());
     let mut samples: Vec<Value> = (0..SAMPLES).map(|_| run.sample(|_| true)).collect();
+    while !wanted.iter().all(|name| samples.iter().any(|it| it["comm"] == *name)) {
+        samples.push(run.sample(|_| true));
+    }
     let ended = run.end_by(libc::SIGINT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let (rest, summary) = parse_json(&ended.stdout);
@@ -63,14 +64,15 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 #[ignore = "needs root: cargo xtask test"]
 fn threads_are_kept_by_name_and_id() {
     let threads = Threads::start();
-    let (sampled_names, summary) = sampled(&["--comm", "alpha-?"]);
+    let (sampled_names, summary) = sampled(&["--comm", "alpha-?"], &["alpha-1", "alpha-2"]);
     assert_eq!(sampled_names, names(&["alpha-1", "alpha-2"]));
     assert_eq!(summary["filters"], serde_json::json!(["--comm alpha-?"]));
     assert!(summary["filtered"]["comm"].as_u64().unwrap() > 0, "{summary}");
     assert_eq!(summary["filtered"]["tid"], 0, "{summary}");
 
     let ids = format!("{},{}", threads.ids["alpha-2"], threads.ids["beta"]);
-    let (sampled_names, summary) = sampled(&["-t", &ids, "--comm", "alpha*", "--comm", "b?ta"]);
+    let (sampled_names, summary) =
+        sampled(&["-t", &ids, "--comm", "alpha*", "--comm", "b?ta"], &["alpha-2", "beta"]);
     assert_eq!(sampled_names, names(&["alpha-2", "beta"]));
     assert!(summary["filtered"]["tid"].as_u64().unwrap() > 0, "{summary}");
 }
@@ -145,7 +147,8 @@ fn users_and_cgroups_are_kept() {
     cgroup.take(&program);
     let comm = names(&["chain-c"]);
     // With everything below.
-    let by_path = sampled(&["--cgroup", cgroup.folder.to_str().unwrap(), "--uid", "root"]);
+    let by_path =
+        sampled(&["--cgroup", cgroup.folder.to_str().unwrap(), "--uid", "root"], &["chain-c"]);
     assert_eq!(by_path.0, comm);
     let filtered = &by_path.1["filtered"];
     assert!(filtered["cgroup"].as_u64().unwrap() > 0, "{}", by_path.1);
@@ -153,7 +156,7 @@ fn users_and_cgroups_are_kept() {
     // From the root of the hierarchy on; one of several is enough.
     let name = cgroup.folder.file_name().unwrap().to_str().unwrap();
     let below = format!("/{name}/below");
-    assert!(sampled(&["--cgroup", &below, "--cgroup", "/"]).0.contains("beta"));
+    sampled(&["--cgroup", &below, "--cgroup", "/"], &["beta", "chain-c"]);
 
     let none = run(&["-d", "300ms", "-f", "json", "--uid", "4000000000", "--cgroup", &below]);
     let (samples, summary) = parse_json(&String::from_utf8(none.stdout).unwrap());
@@ -164,65 +167,4 @@ fn users_and_cgroups_are_kept() {
     let said = String::from_utf8(missing.stderr).unwrap();
     assert_eq!((missing.status.code(), said.contains("no such cgroup")), (Some(2), true), "{said}");
     drop(program);
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn the_profiler_itself_is_there_when_asked_for_only() {
-    let mut run = Run::start(&["-f", "json", "-F", "999", "--include-self"]);
-    let own = run.child.id();
-    // Reading and writing samples takes it time.
-    run.sample(|sample| sample["pid"] == own);
-    let (_, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
-    assert_eq!(summary["filtered"]["self"], 0, "{summary}");
-
-    let mut run = Run::start(&["-f", "json", "-F", "999"]);
-    let own = run.child.id();
-    let start = cpu_ticks(own);
-    let mut samples = Vec::new();
-    while cpu_ticks(own) < start + 20 {
-        samples.push(run.sample(|_| true));
-    }
-    let (rest, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
-    samples.extend(rest);
-    assert!(samples.iter().all(|sample| sample["pid"] != own));
-    assert!(summary["filtered"]["self"].as_u64().unwrap() > 0, "{summary}");
-    assert_sound(&samples, &summary);
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn the_run_ends_with_the_processes_asked_for() {
-    let programs = [Program::start("chain.c"), Program::start("chain.c")];
-    let [first, second] = [0, 1].map(|at: usize| programs[at].pid());
-    let mut run = Run::start(&["-f", "json", "-p", &first, "-p", &second]);
-    run.sample(|_| true);
-    let [one, other] = programs;
-    drop(one);
-    run.wait_for_notice(&format!("process {first} has ended"));
-    // The other one is still sampled.
-    other.wait_for_ticks(5);
-    drop(other);
-    let ended = run.end();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let notice = format!("process {second} has ended");
-    assert!(ended.stderr.contains(&notice), "{}", ended.stderr);
-    let line = format!("\nprocesses {first}, {second} have ");
-    assert!(ended.stderr.contains(&line), "{}", ended.stderr);
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn only_the_process_asked_for_is_delivered() {
-    let program = Program::start("chain.c");
-    let other = Program::start("chain.c");
-    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
-    let pid: u64 = program.pid().parse().unwrap();
-    let mut samples: Vec<Value> = (0..50).map(|_| run.sample(|_| true)).collect();
-    other.wait_for_ticks(10);
-    let (rest, summary) = parse_json(&run.end_by(libc::SIGINT).stdout);
-    samples.extend(rest);
-    assert!(samples.iter().all(|sample| sample["pid"] == pid));
-    assert!(summary["filtered"]["pid"].as_u64().unwrap() > 0, "{summary}");
-    assert_sound(&samples, &summary);
 }
