@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     thread,
@@ -205,6 +205,32 @@ fn a_browser_is_the_users_and_never_roots() {
         viewer.end_by(libc::SIGINT);
         assert!(!opened.exists());
     }
+}
+
+#[test]
+fn another_user_is_told_nothing() {
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } != 0 || !Path::new("/bin/bash").exists() {
+        profiler::stderr::say("skipped: it takes root and bash to connect as another user");
+        return;
+    }
+    let dir = folder();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut as_user = command(dir.path());
+    as_user.env("SUDO_UID", "12345").env("SUDO_GID", "12345");
+    let viewer = Viewer::start(as_user);
+    let (port, path) = (viewer.port, &viewer.path);
+    let ask = |uid: u32| {
+        let request = format!("GET {path} HTTP/1.1\\r\\nHost: localhost:{port}\\r\\n\\r\\n");
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{request}' >&3; cat <&3 2>/dev/null"
+        );
+        let mut client = Command::new("/bin/bash");
+        let output = client.args(["-c", &script]).uid(uid).gid(uid).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(ask(12345).ends_with(PAGE));
+    assert_eq!(ask(12346), "");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! waits for the page, has no capabilities, and ends with the agent.
 
 mod browser;
+mod peer;
 mod request;
 mod server;
 
@@ -122,9 +123,11 @@ fn serve(user: &OsStr) -> Result<()> {
     capabilities::give_up().map_err(|error| failed("cannot drop capabilities")(error.into()))?;
     // Closed: there is nothing to show.
     let Some(page) = page_of(&mut stdin()) else { return Ok(()) };
-    let server = Server::bind(page).map_err(failed("cannot listen on 127.0.0.1"))?;
-    let variable = |name: &str| std::env::var(name).ok().filter(|it| !it.is_empty());
     let is_nobody = user.as_ref().is_some_and(Invoker::is_nobody);
+    // Nobody has a browser: then whoever was told the address may see the page.
+    let only = (!is_nobody).then(|| geteuid().as_raw());
+    let server = Server::bind(page, only).map_err(failed("cannot listen on 127.0.0.1"))?;
+    let variable = |name: &str| std::env::var(name).ok().filter(|it| !it.is_empty());
     let screen =
         Screen::find(is_nobody, &rustix::system::uname().nodename().to_string_lossy(), variable);
     say(&screen.tell(&server.address(), server.port()));

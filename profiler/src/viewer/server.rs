@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::request::Request;
+use super::{peer, request::Request};
 
 /// How much of a request is read, and within what time.
 const HEAD_BYTES: usize = 8 << 10;
@@ -48,6 +48,8 @@ pub(super) struct Server {
 
 struct Site {
     page: Vec<u8>,
+    /// The user who may see it; whoever knows the path if `None`.
+    only: Option<u32>,
     path: String,
     /// A path that leads to the other, once.
     ticket: Mutex<Option<String>>,
@@ -71,12 +73,13 @@ enum Answer {
 }
 
 impl Server {
-    /// Listens on a port that is free.
-    pub(super) fn bind(page: Vec<u8>) -> io::Result<Self> {
+    /// Listens on a port that is free. Beside root only this user may see the page, if it is one.
+    pub(super) fn bind(page: Vec<u8>, only: Option<u32>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
         let site = Site {
             page,
+            only,
             path: secret_path()?,
             ticket: Mutex::default(),
             hosts: ["127.0.0.1", "localhost"].map(|name| format!("{name}:{port}")),
@@ -107,10 +110,13 @@ impl Server {
     /// Serves for ever.
     pub(super) fn run(&self) {
         loop {
-            let Ok((stream, _)) = self.listener.accept() else {
+            let Ok((stream, from)) = self.listener.accept() else {
                 thread::sleep(PAUSE);
                 continue;
             };
+            if !self.site.is_for(|| peer::uid(from.port(), self.port)) {
+                continue;
+            }
             let site = Arc::clone(&self.site);
             if site.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
                 site.connections.fetch_sub(1, Ordering::Relaxed);
@@ -129,6 +135,11 @@ impl Server {
 }
 
 impl Site {
+    /// Whether who has connected may see the page. Root may see everything.
+    fn is_for(&self, uid: impl FnOnce() -> Option<u32>) -> bool {
+        self.only.is_none_or(|only| uid().is_some_and(|uid| uid == only || uid == 0))
+    }
+
     fn serve(&self, mut stream: &TcpStream) -> io::Result<()> {
         stream.set_write_timeout(Some(WRITE_WITHIN))?;
         let head = head_of(stream)?;
@@ -156,8 +167,7 @@ impl Site {
         }
         stream.shutdown(Shutdown::Write)?;
         // To close while something is unread would take back what was written.
-        stream.set_read_timeout(Some(HEAD_WITHIN))?;
-        io::copy(&mut stream.take(HEAD_BYTES as u64), &mut io::sink()).map(drop)
+        drain(stream)
     }
 
     /// The answer to a request with this head.
@@ -219,17 +229,35 @@ fn head_of(mut stream: &TcpStream) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(head))
 }
 
+/// Reads what comes behind the head, as much and as long as a head may take.
+fn drain(mut stream: &TcpStream) -> io::Result<()> {
+    let start = Instant::now();
+    let (mut piece, mut all) = ([0; 1024], 0);
+    while all <= HEAD_BYTES {
+        let left = HEAD_WITHIN.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece)? {
+            0 => break,
+            read => all += read,
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_answer_is_for_who_knows_the_address() {
-        let server = Server::bind(b"page".to_vec()).unwrap();
+        let server = Server::bind(b"page".to_vec(), Some(7)).unwrap();
         let (site, port) = (&server.site, server.port());
         let path = &site.path;
         assert_eq!(path.len(), 1 + 2 * SECRET_BYTES);
-        assert_ne!(Server::bind(Vec::new()).unwrap().site.path, *path, "it is a secret");
+        assert_ne!(Server::bind(Vec::new(), None).unwrap().site.path, *path, "it is a secret");
         let answer = |method: &str, path: &str, host: &str| {
             let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
             site.answer(head.as_bytes())
@@ -253,6 +281,8 @@ mod tests {
             assert_eq!(answer("GET", path, host), Answer::Misdirected, "{host}");
         }
         assert_eq!(site.answer(b"GET"), Answer::BadRequest);
+        assert!(site.is_for(|| Some(7)) && site.is_for(|| Some(0)));
+        assert!(!site.is_for(|| Some(8)) && !site.is_for(|| None));
         let ticket = server.ticket().unwrap();
         let ticket = ticket.strip_prefix(&format!("http://{by_number}")).unwrap();
         assert_eq!(answer("GET", ticket, "evil.example"), Answer::Misdirected);
