@@ -109,3 +109,17 @@ fn what_can_not_be_converted_is_refused_and_costs_nothing() {
     assert_eq!(fs::read_to_string(folder.path().join("old.svg")).unwrap(), "old");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
+
+#[test]
+fn counts_beyond_all_bounds_are_cut_and_nothing_breaks() {
+    let folder = folder();
+    let path = folder.path();
+    let most = format!("db;main;scan {}\ndb;main;find {0}\ndb;main {0}\n", i64::MAX);
+    fs::write(path.join("most.folded"), most).unwrap();
+    for file in ["c.folded", "c.svg", "c.html", "c.pb.gz", "c.speedscope.json", "c.jsonl", "c.txt"]
+    {
+        convert(path, &["most.folded", file]);
+    }
+    let report = profiler(path, &["report", "most.folded"], b"");
+    assert_eq!(report.status.code(), Some(0), "{report:?}");
+}

@@ -34,7 +34,7 @@ pub(super) fn run(args: ConvertArgs) -> Result<ExitCode> {
     }
     let imported = recorded::read(&input)?;
     let counted = count(&input, &imported, &filter.filter())?;
-    if format.processes == Processes::Always && !counted.left_out.is_empty() {
+    if format.processes != Processes::Never && !counted.left_out.is_empty() {
         let labels: Vec<&str> = counted.left_out.iter().map(|it| &**it).collect();
         stderr::say(&format!("labels that have no place in the file: {}", labels.join(", ")));
     }

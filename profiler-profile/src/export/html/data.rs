@@ -122,7 +122,7 @@ impl Data {
             let (task, thread) = (&entry.task, thread(entry));
             let thread_pid = thread.0;
             let names = called.entry(thread_pid).or_default();
-            *names.entry(process_name(entry)).or_default() += entry.count;
+            add(names.entry(process_name(entry)).or_default(), entry.count);
             ended.push((entry.source.slot, thread, builder.add(entry, Root::Process), entry.count));
             let command = task.process.as_ref().and_then(|it| it.command_line.as_deref());
             commands.entry(thread_pid).or_default().extend(command);
@@ -132,14 +132,14 @@ impl Data {
         let mut strings = Strings::default();
         let mut by_thread: BTreeMap<Thread, u64> = BTreeMap::new();
         for (_, thread, _, count) in &ended {
-            *by_thread.entry(thread.clone()).or_default() += count;
+            add(by_thread.entry(thread.clone()).or_default(), *count);
         }
         let (processes, threads) = tasks(&by_thread, &called, &commands, &mut strings);
         let rows: HashMap<&Thread, usize> = by_thread.keys().zip(0..).collect();
         let mut counts: BTreeMap<(usize, usize, usize), u64> = BTreeMap::new();
         for (slot, thread, end, count) in &ended {
             let thread = rows.get(thread).copied().unwrap_or_default();
-            *counts.entry((*slot, thread, ends.of(*end))).or_default() += count;
+            add(counts.entry((*slot, thread, ends.of(*end))).or_default(), *count);
         }
         let mut samples = Samples::default();
         for ((source, thread, node), count) in counts {
@@ -271,6 +271,11 @@ fn columns(tree: &Tree, strings: &mut Strings) -> (Functions, Nodes) {
 fn begun(about: &About<'_>) -> Option<String> {
     let begun = Timestamp::from_nanosecond(about.begun_ns?).ok()?;
     Some(begun.to_zoned(about.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
+}
+
+/// Sums may be of numbers from a file.
+fn add(sum: &mut u64, count: u64) {
+    *sum = sum.saturating_add(count);
 }
 
 #[cfg(test)]

@@ -78,7 +78,8 @@ impl Tables {
             }
         }
         for mapping in mappings {
-            *self.samples.entry(mapping).or_default() += samples;
+            let sum = self.samples.entry(mapping).or_default();
+            *sum = sum.saturating_add(samples);
         }
         locations
     }
