@@ -55,9 +55,11 @@ fn changes_are_drawn_by_the_extension() {
     let (code, said, html) = draw("out.html", &[]);
     assert_eq!(code, Some(0), "{said}");
     assert!(html.contains("\"change\":{\"scale\":1.0,\"deviations\":"));
-    let (code, said, text) = draw("out.pb.gz", &[]);
-    assert_eq!((code, text.as_str()), (Some(2), ""));
-    assert!(said.contains("give .svg, .html or .folded"), "{said}");
+    for other in ["out.pb.gz", "out.png", "-"] {
+        let (code, said, text) = draw(other, &[]);
+        assert_eq!((code, text.as_str()), (Some(2), ""));
+        assert!(said.contains("are written to .svg, .html and .folded"), "{said}");
+    }
     // Nothing is left beside them.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), FILES.len() + 2);
 }

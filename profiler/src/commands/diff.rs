@@ -13,12 +13,7 @@ use profiler_profile::{
     import::{self, Counted, Filter, Imported},
 };
 
-use super::{
-    answer,
-    destination::{Destination, resolve},
-    recorded,
-    replacement::Replacement,
-};
+use super::{answer, destination::Destination, recorded, replacement::Replacement};
 use crate::{
     cli::DiffArgs,
     error::{Error, Result},
@@ -54,15 +49,15 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
 
 /// Where a picture of the changes goes, and as what.
 fn destination(path: &Path) -> Result<Destination> {
-    let destination = resolve(vec![path.to_owned()], None, "-o ")?.swap_remove(0);
-    let known: [&Format; 3] = [&svg::FORMAT, &html::FORMAT, &folded::FORMAT];
-    if known.contains(&destination.format) {
-        return Ok(destination);
+    const FORMATS: [&Format; 3] = [&svg::FORMAT, &html::FORMAT, &folded::FORMAT];
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match Format::of_file(&name).filter(|it| FORMATS.contains(it)) {
+        Some(format) => Ok(Destination { format, path: Some(path.to_owned()) }),
+        None => Err(Error::Usage(format!(
+            "-o {}: changes are written to .svg, .html and .folded, by the name of the file",
+            path.display()
+        ))),
     }
-    let (path, format) = (path.display(), destination.format.name);
-    Err(Error::Usage(format!(
-        "-o {path}: {format} has no place for changes: give .svg, .html or .folded"
-    )))
 }
 
 /// Writes the changes, and says where they are.
