@@ -8,6 +8,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /tmp /root && mount -t tmpfs tmpfs /tmp
 chmod 1777 /tmp
+ifconfig lo 127.0.0.1 up
 # Emulated interrupts take so long that the kernel would throttle sampling.
 echo 0 > /proc/sys/kernel/perf_cpu_time_max_percent
 

@@ -238,21 +238,26 @@ fn a_terminal_sees_how_the_run_goes_on_and_a_pipe_does_not() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_quiet_run_says_nothing_but_losses() {
+    if std::env::var_os("PROFILER_TEST_EMULATED").is_some() {
+        profiler::stderr::say("skipped: an emulated machine does nothing else at the highest rate");
+        return;
+    }
     let dir = folder();
     let run = |arguments: &[&str]| {
         let output = run(dir.path(), &[&["-q", "-o", "a.jsonl"], arguments].concat());
-        (output.status.code(), stderr(&output), read_json(&dir.path().join("a.jsonl")).1)
+        (output.status.code(), stderr(&output))
     };
     // With notices: a frequency that is too high, and a process that has ended.
-    let (code, said, summary) = run(&["-F", "1000000000", "--", "true"]);
-    let lost = summary["lost"].clone();
+    let (code, said) = run(&["-F", "1000000000", "--", "true"]);
+    assert_eq!(code, Some(0), "{said}");
+    let lost = read_json(&dir.path().join("a.jsonl")).1["lost"].clone();
     let is_ours = ["ring_full", "ring_contended", "scratch_busy", "agent_behind", "undelivered"];
     let is_lossless = is_ours.iter().all(|it| lost[it].as_u64().unwrap() == 0);
-    assert_eq!((code, said.is_empty()), (Some(0), is_lossless), "{lost}: {said}");
+    assert_eq!(said.is_empty(), is_lossless, "{lost}: {said}");
     // The smallest ring there is, at the highest rate.
     let busy = "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done";
     let options = ["-F", "max", "-e", "cpu-clock", "--buffer-size", "4K", "--strict"];
-    let (code, said, _) = run(&[&options[..], &["-a", "--", "sh", "-c", busy]].concat());
+    let (code, said) = run(&[&options[..], &["-a", "--", "sh", "-c", busy]].concat());
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("ring full") && said.contains("--strict was given"), "{said}");
     assert!(!said.contains("FUNCTION") && !said.contains("wrote "), "{said}");
@@ -342,6 +347,9 @@ fn a_reader_that_leaves_costs_no_file() {
     assert_eq!(summary["delivered"], samples.len() as u64);
     // The run has gone on to its end.
     assert!(summary["duration_ns"].as_u64().unwrap() >= 2_000_000_000, "{summary}");
+    if !is_installed("bash") {
+        return;
+    }
     // Beside no file it is as that of any other output: a quiet end.
     let script =
         r#""$0" record -f json -o - -d 180s | head -n 1 > /dev/null; exit ${PIPESTATUS[0]}"#;
