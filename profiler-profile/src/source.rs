@@ -32,6 +32,12 @@ impl Counts {
     pub fn is_clock(self) -> bool {
         self != Self::Events
     }
+
+    /// Whether it is a clock that fires whatever the CPU does, so that each period without a sample tells something.
+    #[must_use]
+    pub fn is_whole_clock(self) -> bool {
+        matches!(self, Self::Clock | Self::UnstoppedClock)
+    }
 }
 
 /// One source of samples: an event, and how often it is sampled.

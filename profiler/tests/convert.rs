@@ -2,29 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+mod binary;
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use binary::run as profiler;
 
 const STACKS: &str = "db;main;scan 60\nweb;main;serve 10\nweb;main;serve;parse;read_[k] 30\n";
-
-fn profiler(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_profiler"));
-    command.args(arguments).current_dir(folder);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // It may have said already what is wrong.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
-}
 
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

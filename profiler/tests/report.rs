@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod binary;
+
 use std::{
     fs,
-    io::Write as _,
-    process::{Command, Output, Stdio},
+    process::{Command, Output},
 };
 
 const STACKS: &[u8] = b"web;main;serve;parse 30\nweb;main;serve 10\ndb;main;scan 60\n";
@@ -13,17 +14,7 @@ const STACKS: &[u8] = b"web;main;serve;parse 30\nweb;main;serve 10\ndb;main;scan
 fn report(arguments: &[&str], input: &[u8]) -> Output {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.folded"), STACKS).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_profiler"));
-    command.arg("report").args(arguments).current_dir(dir.path());
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // It may have said already what is wrong.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
+    binary::run(dir.path(), &[&["report"], arguments].concat(), input)
 }
 
 fn rows(arguments: &[&str], input: &[u8]) -> Vec<String> {

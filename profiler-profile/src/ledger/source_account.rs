@@ -92,7 +92,7 @@ impl SourceAccount {
                 own: get(Counter::FilteredSelf),
                 user_mode: get(Counter::FilteredUserMode),
             };
-            if source.counts.is_clock() && source.counts != Counts::ClockInPart {
+            if source.counts.is_whole_clock() {
                 let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
                 let idle_periods = idle_ns.checked_div(period).unwrap_or(0);
                 let fired_idle = filtered.idle + get(Counter::Idle);

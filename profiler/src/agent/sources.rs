@@ -8,7 +8,7 @@ use std::{
 use profiler_common::counter::Counter;
 use profiler_profile::{
     ledger::{Lost, Lowered, PerCpuCount, SourceSide},
-    source::{self, Counts, Rate},
+    source::{self, Rate},
 };
 
 use crate::{
@@ -159,8 +159,7 @@ impl Sources {
         let sampled = (0..).zip(&mut self.slots).map(|(slot, it)| {
             let now = it.source.describe();
             // Of a clock in part, nobody knows how many samples are missing.
-            let is_whole_clock = now.counts.is_clock() && now.counts != Counts::ClockInPart;
-            let is_fast = is_whole_clock && Governor::is_fast(now.rate);
+            let is_fast = now.counts.is_whole_clock() && Governor::is_fast(now.rate);
             // One that can't be read tells nothing.
             let clocks = if is_fast { it.source.account().0 } else { Vec::new() };
             Ok(Sampled { counters: counters.read(slot)?, clocks, rate: now.rate })

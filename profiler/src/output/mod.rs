@@ -188,7 +188,7 @@ fn each(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
 
     use profiler_profile::{
@@ -202,8 +202,9 @@ mod tests {
 
     use super::*;
 
+    /// What an output has written.
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Written(pub(crate) Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Written {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -2,7 +2,7 @@
 //! format: with `PROFILER_BLESS` set, what comes out is written to `tests/recordings` in place of being compared.
 //! `examples/record.rs` makes a recording.
 
-use std::{env, fs, fs::File, io, io::Read as _, path::PathBuf, sync::Mutex};
+use std::{env, fs, fs::File, io::Read as _, path::PathBuf};
 
 use jiff::tz::TimeZone;
 use profiler_common::counter::Counter;
@@ -21,7 +21,7 @@ use profiler_profile::{
 
 use super::*;
 use crate::{
-    output::{Named, config::Report},
+    output::{Named, config::Report, tests::Written},
     perf::record::{self, Record, Timed},
     process::{
         file::MappedFile,
@@ -119,21 +119,6 @@ fn source() -> Source {
 /// A count of nothing.
 fn count() -> PerCpuCount {
     PerCpuCount::new(1, CPUS)
-}
-
-/// What an exporter writes.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Replays the recording into these outputs, all at once, and gives the ledger.
