@@ -11,6 +11,7 @@ mod mmap_ring;
 pub mod open;
 mod per_cpu;
 pub mod record;
+pub(crate) mod refusal;
 mod sampled_cpu;
 pub mod set;
 pub mod sideband;

@@ -21,12 +21,36 @@ pub struct OpenEvent {
     fd: Arc<OwnedFd>,
 }
 
-/// `perf_event_open(2)` of a whole CPU, close-on-exec.
-pub(crate) fn open(attr: &mut sys::bindings::perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
-    let cpu = i32::try_from(cpu).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let flags = u64::from(sys::bindings::PERF_FLAG_FD_CLOEXEC);
+/// What an event counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope<'a> {
+    /// All that runs on this CPU.
+    Cpu(u32),
+    /// A thread, and with `inherit` what it starts: on every CPU, or only while it is on this one.
+    Task { tid: u32, cpu: Option<u32> },
+    /// What runs on this CPU and is in this cgroup or below it: its folder, in a hierarchy that has `perf_event`.
+    Cgroup { folder: BorrowedFd<'a>, cpu: u32 },
+}
+
+/// `perf_event_open(2)`, close-on-exec. With a leader, the event joins its group.
+pub(crate) fn open(
+    attr: &mut sys::bindings::perf_event_attr,
+    scope: Scope<'_>,
+    leader: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
+    let number =
+        |it: u32| i32::try_from(it).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let (pid, cpu, of_cgroup) = match scope {
+        Scope::Cpu(cpu) => (-1, number(cpu)?, 0),
+        Scope::Task { tid, cpu } => (number(tid)?, cpu.map_or(Ok(-1), number)?, 0),
+        Scope::Cgroup { folder, cpu } => {
+            (folder.as_raw_fd(), number(cpu)?, sys::bindings::PERF_FLAG_PID_CGROUP)
+        }
+    };
+    let flags = u64::from(sys::bindings::PERF_FLAG_FD_CLOEXEC | of_cgroup);
+    let leader = leader.map_or(-1, |it| it.as_raw_fd());
     // SAFETY: `attr` is initialized, with its size in it, and outlives the call.
-    let fd = unsafe { sys::perf_event_open(attr, -1, cpu, -1, flags) };
+    let fd = unsafe { sys::perf_event_open(attr, pid, cpu, leader, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -21,8 +21,9 @@ use super::{
     event::Event,
     hotplug::Changes,
     mmap_ring::MmapRing,
-    open::{self, OpenEvent},
+    open::{self, OpenEvent, Scope},
     per_cpu::PerCpu,
+    refusal::{self, Use, is_not_counted},
     sampled_cpu::SampledCpu,
 };
 use crate::{
@@ -59,15 +60,6 @@ pub struct EventSet {
     is_dithered: bool,
 }
 
-/// Why an event can't be opened.
-#[derive(Debug)]
-pub enum OpenError {
-    /// The machine has no PMU that counts it: ENOENT, EOPNOTSUPP or ENODEV.
-    NotCounted(io::Error),
-    /// Anything else.
-    Other(io::Error),
-}
-
 impl EventSet {
     /// Opens the event on each of these CPUs, which are the only ones to sample, or those that are
     /// online now. A CPU that has gone offline meanwhile gets its event when it is back.
@@ -88,10 +80,12 @@ impl EventSet {
         match Self::open_event(event.clone(), rate, &cpus, only_these) {
             Ok(set) => Ok(set),
             Err(Failure::Other(error)) => Err(error),
-            Err(Failure::Open(OpenError::NotCounted(error))) if *choice == EventChoice::Default => {
+            Err(Failure::Open(error))
+                if is_not_counted(&error) && *choice == EventChoice::Default =>
+            {
                 Self::open_clock(rate, &cpus, only_these, &error)
             }
-            Err(Failure::Open(error)) => Err(explain(&event, rate, error)),
+            Err(Failure::Open(error)) => Err(refusal::explain(&event, Use::Sample(rate), &error)),
         }
     }
 
@@ -342,7 +336,8 @@ fn start(
     program: BorrowedFd<'_>,
     dither: Option<&Dither>,
 ) -> Result<OpenEvent> {
-    let (fd, _) = try_open(event, rate, cpu).map_err(|error| explain(event, rate, error))?;
+    let (fd, _) = try_open(event, rate, cpu)
+        .map_err(|error| refusal::explain(event, Use::Sample(rate), &error))?;
     let event = with_ring(fd, cpu)?;
     event.attach(program)?;
     if let Some(dither) = dither {
@@ -366,7 +361,7 @@ fn with_ring(fd: OwnedFd, cpu: u32) -> Result<OpenEvent> {
 }
 
 enum Failure {
-    Open(OpenError),
+    Open(io::Error),
     Other(Error),
 }
 
@@ -396,13 +391,13 @@ fn less_precise(event: &Event, precise: u8) -> Option<String> {
 
 /// Opens the event on one CPU, as precisely as it was asked for if the PMU can, and without the guests' share of
 /// it. Tells how precise it is.
-pub(crate) fn try_open(event: &Event, rate: Rate, cpu: u32) -> Result<(OwnedFd, u8), OpenError> {
+pub(crate) fn try_open(event: &Event, rate: Rate, cpu: u32) -> io::Result<(OwnedFd, u8)> {
     let is_refused = |it: &io::Result<OwnedFd>| {
         let refusals = [libc::EINVAL, libc::EOPNOTSUPP];
         let is_unknown = event.names_pmu() && errno(it) == Some(libc::ENOENT);
         is_unknown || errno(it).is_some_and(|error| refusals.contains(&error))
     };
-    let open = |how| open::open(&mut attr::sampling(event, rate, how), cpu);
+    let open = |how| open::open(&mut attr::sampling(event, rate, how), Scope::Cpu(cpu), None);
     let (mut result, mut opened) = (Err(io::Error::from_raw_os_error(libc::EINVAL)), 0);
     // Some PMUs refuse `exclude_guest`, and who asks for guests alone wants them.
     let of_guests = if event.attr().exclude.host { &[false][..] } else { &[true, false] };
@@ -415,12 +410,7 @@ pub(crate) fn try_open(event: &Event, rate: Rate, cpu: u32) -> Result<(OwnedFd, 
             }
         }
     }
-    match errno(&result) {
-        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
-            result.map_err(OpenError::NotCounted).map(|fd| (fd, opened))
-        }
-        _ => result.map_err(OpenError::Other).map(|fd| (fd, opened)),
-    }
+    result.map(|fd| (fd, opened))
 }
 
 /// Each of the first with each of the others.
@@ -430,43 +420,4 @@ fn pairs(first: &[bool], others: &[bool]) -> impl Iterator<Item = (bool, bool)> 
 
 fn errno<T>(result: &io::Result<T>) -> Option<i32> {
     result.as_ref().err().and_then(io::Error::raw_os_error)
-}
-
-/// The error in words, with what to try next.
-fn explain(event: &Event, rate: Rate, error: OpenError) -> Error {
-    let what = format!("perf_event_open of {event}");
-    match error {
-        OpenError::NotCounted(error) if !event.is_software() => Error::system_with(
-            what,
-            format!("this machine has no PMU that counts it ({error})"),
-            format!("virtual machines often have none; -e {} works everywhere", Event::cpu_clock()),
-        ),
-        OpenError::Other(error)
-            if event.attr().breakpoint.is_some() && error.raw_os_error() == Some(libc::EINVAL) =>
-        {
-            let next =
-                "an address is a multiple of the length, 1, 2, 4 or 8; x86 can't watch reads alone";
-            Error::system_with(what, error, next)
-        }
-        OpenError::Other(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
-            Error::system_with(what, error, "the processor has no register left for it")
-        }
-        OpenError::Other(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let rate = match rate {
-                Rate::Frequency(hz) => format!("a frequency of {hz} Hz"),
-                Rate::Period(period) => format!("a period of {period}"),
-            };
-            Error::system_with(what, error, format!("the kernel refuses {rate} for it"))
-        }
-        OpenError::Other(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-            Error::system_with(
-                what,
-                error,
-                "each CPU takes a file for each event, and one more: raise `ulimit -n`",
-            )
-        }
-        OpenError::NotCounted(error) | OpenError::Other(error) => {
-            Error::system_with(what, error, "`profiler doctor` shows what is missing")
-        }
-    }
 }

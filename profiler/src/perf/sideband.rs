@@ -16,7 +16,7 @@ use super::{
     attr,
     hotplug::Changes,
     mmap_ring::MmapRing,
-    open::{self, OpenEvent},
+    open::{self, OpenEvent, Scope},
     per_cpu::{PerCpu, Place},
     record::{self, Malformed, Record, Timed},
     slot::Slot,
@@ -210,7 +210,7 @@ impl Opener {
     }
 
     fn open(&mut self, cpu: u32) -> Result<OpenEvent, Failure> {
-        let fd = open::open(&mut attr::sideband(), cpu).map_err(|error| {
+        let fd = open::open(&mut attr::sideband(), Scope::Cpu(cpu), None).map_err(|error| {
             let next = match error.raw_os_error() {
                 Some(libc::EMFILE) => "two files a CPU are needed: raise `ulimit -n`",
                 _ => "`profiler doctor` shows what is missing",

@@ -1,11 +1,13 @@
 //! What the machine can sample.
 
+use std::io;
+
 use profiler_profile::source::Rate;
 
 use super::{Check, Verdict, bad, ok};
 use crate::{
     kernel,
-    perf::{event::Event, set},
+    perf::{event::Event, refusal::is_not_counted, set},
 };
 
 fn first_cpu() -> u32 {
@@ -20,7 +22,7 @@ pub(super) fn events() -> Vec<Check> {
     let (cycles, clock) = (Event::cycles(), Event::cpu_clock());
     match try_open(&cycles) {
         Ok(_) => vec![ok("PMU", "counts cycles"), event(&cycles)],
-        Err(set::OpenError::NotCounted(error)) => {
+        Err(error) if is_not_counted(&error) => {
             let pmu = bad(
                 "PMU",
                 Verdict::Warn,
@@ -29,16 +31,15 @@ pub(super) fn events() -> Vec<Check> {
             );
             let fallback = match try_open(&clock) {
                 Ok(_) => event(&clock),
-                Err(error) => cannot_open(error),
+                Err(error) => cannot_open(&error),
             };
             vec![pmu, fallback]
         }
-        Err(error) => vec![cannot_open(error)],
+        Err(error) => vec![cannot_open(&error)],
     }
 }
 
-fn cannot_open(error: set::OpenError) -> Check {
-    let (set::OpenError::NotCounted(error) | set::OpenError::Other(error)) = error;
+fn cannot_open(error: &io::Error) -> Check {
     let found = format!("perf_event_open: {error}");
     bad("event", Verdict::Fail, found, "sudo profiler …, or a kernel with CONFIG_PERF_EVENTS")
 }

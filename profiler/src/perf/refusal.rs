@@ -1,0 +1,77 @@
+//! What `perf_event_open` refuses: in words, with what to try next.
+
+use std::io;
+
+use profiler_profile::source::Rate;
+
+use super::event::Event;
+use crate::{error::Error, kernel};
+
+/// What an event was opened for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Use {
+    /// To sample at this rate.
+    Sample(Rate),
+    /// To run a program each time.
+    Trace,
+    /// To be counted.
+    Count,
+}
+
+/// Whether nothing on the machine counts the event.
+pub(crate) fn is_not_counted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV))
+}
+
+/// The refusal, as <https://man7.org/linux/man-pages/man2/perf_event_open.2.html> has its reasons.
+pub(crate) fn explain(event: &Event, used: Use, error: &io::Error) -> Error {
+    let what = format!("perf_event_open of {event}");
+    if is_not_counted(error) && !event.is_software() {
+        return Error::system_with(
+            what,
+            format!("this machine has no PMU that counts it ({error})"),
+            format!("virtual machines often have none; -e {} works everywhere", Event::cpu_clock()),
+        );
+    }
+    Error::system_with(what, error, next(event, used, error))
+}
+
+fn next(event: &Event, used: Use, error: &io::Error) -> String {
+    let text = match (error.raw_os_error(), used) {
+        (Some(libc::EACCES | libc::EPERM), _) => {
+            return match kernel::sysctl_number("kernel.perf_event_paranoid") {
+                Some(level) => {
+                    format!("run it as root; kernel.perf_event_paranoid is {level} for others")
+                }
+                None => "run it as root".to_owned(),
+            };
+        }
+        (Some(libc::EINVAL), _) if event.attr().breakpoint.is_some() => {
+            "an address is a multiple of the length, 1, 2, 4 or 8; x86 can't watch reads alone"
+        }
+        (Some(libc::EINVAL), Use::Sample(Rate::Frequency(hz))) => {
+            return format!("the kernel refuses a frequency of {hz} Hz for it");
+        }
+        (Some(libc::EINVAL), Use::Sample(Rate::Period(period))) => {
+            return format!("the kernel refuses a period of {period} for it");
+        }
+        (Some(libc::EINVAL), Use::Trace) => "the kernel can't put a probe there",
+        (Some(libc::EINVAL), Use::Count) => {
+            "the PMU can't count it like this, or not in this group: try it alone, without modifiers"
+        }
+        (Some(libc::ENOSPC), _) => "the processor has no register left for it",
+        (Some(libc::EBUSY), _) => {
+            "somebody else has the PMU for an exclusive event, or its counters are taken: leave `e` \
+             and `D` out, or try again later"
+        }
+        (Some(libc::E2BIG), _) => {
+            "this kernel does not know one of its fields (config3: Linux 6.3)"
+        }
+        (Some(libc::ESRCH), _) => "the process or thread has ended",
+        (Some(libc::EMFILE | libc::ENFILE), _) => {
+            "each CPU takes a file for each event, and one more: raise `ulimit -n`"
+        }
+        _ => "`profiler doctor` shows what is missing",
+    };
+    text.to_owned()
+}
