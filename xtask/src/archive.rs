@@ -53,28 +53,51 @@ impl Archive {
         Ok(text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect())
     }
 
+    /// What a package depends on, and what that depends on.
+    pub(crate) fn dependencies(&mut self, package: &str) -> Result<Vec<String>> {
+        let mut command = self.tool("apt-cache")?;
+        command.args(["depends", "--recurse", "--important", package]);
+        let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        // Packages stand at the beginning of a line; those that are only provided in brackets.
+        let is_name = |line: &&str| line.starts_with(|letter: char| letter.is_ascii_lowercase());
+        Ok(text.lines().filter(is_name).map(str::to_owned).collect())
+    }
+
     /// Downloads a package (`name` or `name=version`) and unpacks it into a folder that goes when
-    /// dropped. apt checks size and hash against the signed index; what fails is tried once more.
+    /// dropped.
     pub(crate) fn fetch(&mut self, package: &str) -> Result<TempDir> {
+        self.fetch_all(&[package.to_owned()])
+    }
+
+    /// The same with several packages, into one folder. apt checks size and hash against the signed index; what
+    /// fails is tried once more.
+    pub(crate) fn fetch_all(&mut self, packages: &[String]) -> Result<TempDir> {
+        let names = packages.join(" ");
         let dir = tempfile::tempdir().context("cannot make a folder to download to")?;
         let mut download = self.tool("apt-get")?;
-        download.args(["--quiet=2", "download", package]).current_dir(dir.path());
+        download.args(["--quiet=2", "download"]).args(packages).current_dir(dir.path());
         if let Err(first) = command::run_shown(&mut download) {
             eprintln!("{first:#}; once more");
             command::run(&mut download).with_context(|| {
                 format!(
-                    "cannot download {package} ({}) whole; is there a network, and space in {}?",
+                    "cannot download {names} ({}) whole; is there a network, and space in {}?",
                     self.arch.debian(),
                     dir.path().display()
                 )
             })?;
         }
         let files = fs::read_dir(dir.path())?.flatten().map(|entry| entry.path());
-        let deb = files.into_iter().find(|path| path.extension().is_some_and(|it| it == "deb"));
-        let deb = deb.with_context(|| format!("apt-get has downloaded no {package}"))?;
+        let debs: Vec<PathBuf> =
+            files.filter(|path| path.extension().is_some_and(|it| it == "deb")).collect();
+        if debs.len() < packages.len() {
+            bail!("apt-get has downloaded {} of {}: {names}", debs.len(), packages.len());
+        }
         let unpacked = tempfile::tempdir().context("cannot make a folder to unpack to")?;
-        command::run(Command::new("dpkg-deb").arg("--extract").arg(&deb).arg(unpacked.path()))
-            .with_context(|| format!("cannot unpack {package}"))?;
+        for deb in debs {
+            command::run(Command::new("dpkg-deb").arg("--extract").arg(&deb).arg(unpacked.path()))
+                .with_context(|| format!("cannot unpack {}", deb.display()))?;
+        }
         Ok(unpacked)
     }
 

@@ -58,6 +58,28 @@ pub(crate) fn build(archive: &mut Archive, arch: Arch, filter: Option<&str>) -> 
     Ok(path)
 }
 
+/// The image with perf in it as well: `perf-stat` is `perf stat`. There is no `perf`, which tests of stacks would take
+/// for one that can read debug information in time.
+pub(crate) fn add_perf(image: &Path, perf: &Path) -> Result<PathBuf> {
+    let path = image.with_extension("perf.cpio");
+    fs::copy(image, &path).with_context(|| format!("cannot write {}", path.display()))?;
+    // The kernel reads one archive after another.
+    let file = File::options().append(true).open(&path)?;
+    let mut image = Image { file: Some(BufWriter::new(file)), inode: 0 };
+    image.add("perf", DIRECTORY, b"")?;
+    let mut linker = None;
+    for file in fs::read_dir(perf).with_context(|| format!("cannot read {}", perf.display()))? {
+        let name = file?.file_name().to_string_lossy().into_owned();
+        image.add_file(&format!("perf/{name}"), &perf.join(&name))?;
+        linker = linker.or(name.starts_with("ld-linux").then_some(name));
+    }
+    let linker = linker.context("perf came without its linker")?;
+    let start = format!("exec /perf/{linker} --library-path /perf /perf/perf stat \"$@\"");
+    image.add("bin/perf-stat", PROGRAM, format!("#!/bin/busybox sh\n{start}\n").as_bytes())?;
+    image.finish().with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
 /// The agent and the kernel tests as static programs. cargo builds the first for the second.
 fn agent_and_tests(cross: &Cross) -> Result<(PathBuf, PathBuf)> {
     let mut cargo = cross.cargo();

@@ -4,6 +4,7 @@ mod guest;
 mod image;
 mod kernel;
 mod machine;
+mod perf;
 mod report;
 
 use std::{
@@ -126,12 +127,14 @@ fn run_all(options: &Options, report: &mut Report) -> Result<()> {
         }
         if !found.is_empty() {
             let initramfs = image::build(&mut archive, arch, options.filter.as_deref())?;
-            let with_image = found.into_iter().map(|(machine, kernel)| Bootable {
-                machine,
-                kernel,
-                initramfs: initramfs.clone(),
-            });
-            bootable.extend(with_image);
+            for (machine, kernel) in found {
+                let initramfs = if compares_with_perf(&machine, &series) {
+                    image::add_perf(&initramfs, &perf::find(&mut archive, arch)?)?
+                } else {
+                    initramfs.clone()
+                };
+                bootable.push(Bootable { machine, kernel, initramfs });
+            }
         }
     }
 
@@ -154,22 +157,30 @@ fn run_all(options: &Options, report: &mut Report) -> Result<()> {
 
 /// The tests that a machine has to run, where others of the matrix run the rest.
 fn brief(machine: &Machine, series: &[String]) -> &'static [&'static str] {
-    // Nothing else runs what only our own code decides on this architecture. The machine before the newest
-    // has the time for it.
-    let before_newest = series.iter().rev().nth(1).or(series.last());
-    let runs_our_code = machine.arch != Arch::HOST && before_newest == Some(&machine.series);
     // What kernels seldom change they change on all architectures: two corners of the matrix are enough.
     let corner = if machine.arch == Arch::HOST { series.first() } else { series.last() };
     if machine.lacks_pmu() {
         OF_EVENTS
     } else {
-        match (corner == Some(&machine.series), runs_our_code) {
+        match (corner == Some(&machine.series), runs_our_code(machine, series)) {
             (true, true) => ALL,
             (true, false) => OLDEST_AND_NEWEST,
             (false, true) => EVERY_KERNEL_AND_OUR_CODE,
             (false, false) => EVERY_KERNEL,
         }
     }
+}
+
+/// Whether it runs what only our own code decides on its architecture, as nothing else does. The machine before
+/// the newest has the time for it.
+fn runs_our_code(machine: &Machine, series: &[String]) -> bool {
+    let before_newest = series.iter().rev().nth(1).or(series.last());
+    machine.arch != Arch::HOST && before_newest == Some(&machine.series)
+}
+
+/// Whether it has Debian's perf, to compare the counts of its PMU with.
+fn compares_with_perf(machine: &Machine, series: &[String]) -> bool {
+    machine.pmu && runs_our_code(machine, series)
 }
 
 /// Boots the machines, as many at once as asked for.
