@@ -142,7 +142,7 @@ pub async fn run(
         loader,
         happened: Vec::new(),
         last_read_ns: kernel::monotonic_ns(),
-        untold: 0,
+        dropped_events: 0,
         looked_for: (0, Instant::now()),
         counters,
         log,
@@ -204,10 +204,10 @@ struct Sampling<'a> {
     happened: Vec<Event>,
     /// When the samples were read: those of the next read are from after.
     last_read_ns: u64,
-    /// How much was untold or lost when all processes were last looked for, and when that was.
+    /// How much was dropped or lost when all processes were last looked for, and when that was.
     looked_for: (u64, Instant),
     /// Records that one of the threads was too far behind to be told of.
-    untold: u64,
+    dropped_events: u64,
     counters: CounterMap,
     log: Option<EbpfLogger<&'static dyn log::Log>>,
     sender: Sender,
@@ -456,7 +456,7 @@ impl Sampling<'_> {
         // What was missed may be about any process.
         let (missed_before, looked) = self.looked_for;
         let (lost, malformed) = (self.sideband.lost(), self.sideband.malformed());
-        let missed = lost + malformed + self.untold + self.tracker.missed();
+        let missed = lost + malformed + self.dropped_events + self.tracker.missed();
         if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
             self.unanswered.push(self.tracker.find_all());
             self.looked_for = (missed, Instant::now());
@@ -472,10 +472,10 @@ impl Sampling<'_> {
         if let Some(loader) = self.loader.as_ref().filter(|_| count > 0)
             && !loader.tell(events.clone())
         {
-            self.untold += count;
+            self.dropped_events += count;
         }
         if count + code > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
-            self.untold += count + code;
+            self.dropped_events += count + code;
         }
     }
 

@@ -23,7 +23,6 @@
 //! Which module may use which shows the picture of the layers in `docs/architecture.md`, which has the invariants, too.
 
 pub mod agent;
-mod allowance;
 pub mod bpf;
 mod cache;
 pub mod cli;
@@ -53,6 +52,7 @@ mod sigbus;
 pub mod source;
 pub mod stderr;
 pub mod symbolize;
+mod time_budget;
 mod units;
 pub mod unwind;
 pub mod viewer;

@@ -42,7 +42,7 @@ impl Sampling<'_> {
             }),
             filters: self.config.process.filters.clone(),
             strangers: Arc::clone(&self.strangers),
-            sideband_lost: self.sideband.lost() + self.untold,
+            sideband_lost: self.sideband.lost() + self.dropped_events,
             sideband_malformed: self.sideband.malformed(),
             unwinding: self.loader.as_ref().and_then(|loader| loader.account()),
             memory: resident::memory(&self.bars.pids()),

@@ -27,7 +27,7 @@ const PAGE_BYTES: u64 = 4096;
 pub const DEFAULT_BYTES: u64 = 256 << 20;
 
 /// The least for what grows with the machine: some hundred processes, and tables of what they run.
-const LEAST_BYTES: u64 = 2 << 20;
+const MIN_BYTES: u64 = 2 << 20;
 /// Mappings of processes get at most this part of what is there, and the list of processes the same.
 const SHARE: u64 = 8;
 /// Processes that were forked and have called no exec since share blocks with their parents. So many for
@@ -52,14 +52,14 @@ impl WalkMemory {
     /// Gives the least that would do if these do not.
     pub fn share(limit: u64, processes: u32, cpus: u32, sources: u32) -> Result<Self, u64> {
         let rest = limit.saturating_sub(fixed_bytes(cpus, sources));
-        if rest < LEAST_BYTES {
-            return Err(fixed_bytes(cpus, sources).saturating_add(LEAST_BYTES));
+        if rest < MIN_BYTES {
+            return Err(fixed_bytes(cpus, sources).saturating_add(MIN_BYTES));
         }
         let share = rest / SHARE;
         let spaces = u32::try_from(share / SPACE_BYTES).unwrap_or(u32::MAX);
         let spaces = spaces.clamp(1, processes.max(1));
         let blocks = u32::try_from(share / size_of::<Block>() as u64).unwrap_or(u32::MAX);
-        let most_blocks = (processes / PROCESSES_PER_BLOCK).max(LEAST_BLOCKS);
+        let most_blocks = (processes / PROCESSES_PER_BLOCK).max(MIN_BLOCKS);
         let blocks = blocks.clamp(1, most_blocks);
         let mappings = mappings_bytes(spaces, blocks);
         Ok(Self { limit, spaces, blocks, tables: rest.saturating_sub(mappings) })
@@ -73,7 +73,7 @@ impl WalkMemory {
 }
 
 /// Of a machine with few processes, none of which may share any.
-const LEAST_BLOCKS: u32 = 4096;
+const MIN_BLOCKS: u32 = 4096;
 
 /// What a table takes.
 #[must_use]
@@ -132,7 +132,7 @@ mod tests {
                     assert_eq!(fixed_bytes(cpus, sources) + mappings + tables, limit);
                     assert!((1..=processes).contains(&spaces) && blocks >= 1, "{memory:?}");
                     // Most of it is for tables.
-                    assert!(tables >= LEAST_BYTES / 2, "{memory:?}");
+                    assert!(tables >= MIN_BYTES / 2, "{memory:?}");
                 }
             }
         }

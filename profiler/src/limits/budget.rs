@@ -33,8 +33,8 @@ pub struct CacheBudget {
     pub frames: usize,
     /// Unwind tables for stacks that the agent walks.
     pub tables: usize,
-    /// Names of code made at run time.
-    pub made: usize,
+    /// Names of JIT code.
+    pub jit: usize,
     /// Samples that wait to be named. As much of copies of stacks may wait, and half as much of events.
     pub queue: usize,
 }
@@ -50,7 +50,7 @@ impl CacheBudget {
             rendered: share(2),
             frames: share(2),
             tables: share(5),
-            made: share(4),
+            jit: share(4),
             queue: QUEUE_BYTES,
         }
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn sum(it: CacheBudget) -> u64 {
-        (it.symbols + it.stacks + it.rendered + it.frames + it.tables + it.made) as u64
+        (it.symbols + it.stacks + it.rendered + it.frames + it.tables + it.jit) as u64
     }
 
     #[test]

@@ -14,11 +14,11 @@ use crate::{
 
 /// The least memory, beside what each CPU takes: the agent's own, and its maps, which count as its memory since
 /// Linux 5.11. Sampling one small program takes some 30 MiB.
-const LEAST_BYTES: u64 = 40 << 20;
+const MIN_BYTES: u64 = 40 << 20;
 /// What a CPU takes: its rings and caches in the kernel.
 const CPU_BYTES: u64 = 1 << 20;
 /// The least address space: the program, its maps and rings, the stacks of its threads, and files that it maps.
-const LEAST_ADDRESSES: u64 = 256 << 20;
+const MIN_ADDRESSES: u64 = 256 << 20;
 /// Version 1 has no word for "no limit", but a number close to the largest.
 const NO_LIMIT: u64 = 1 << 60;
 
@@ -67,9 +67,9 @@ pub fn require() -> Result<()> {
         Err(Error::system_with("cannot start", why, next))
     };
     let addresses = address_space();
-    if addresses < LEAST_ADDRESSES {
-        let next = format!("ulimit -v {}", LEAST_ADDRESSES >> 10);
-        return too_little("address space", addresses, LEAST_ADDRESSES, next);
+    if addresses < MIN_ADDRESSES {
+        let next = format!("ulimit -v {}", MIN_ADDRESSES >> 10);
+        return too_little("address space", addresses, MIN_ADDRESSES, next);
     }
     match of_cgroup() {
         Some(bytes) if bytes < least() => {
@@ -84,7 +84,7 @@ pub fn require() -> Result<()> {
 /// The least memory that a run can do with here.
 pub(crate) fn least() -> u64 {
     let cpus = kernel::cpus("possible").map_or(1, |cpus| cpus.len() as u64);
-    CPU_BYTES.saturating_mul(cpus).saturating_add(LEAST_BYTES)
+    CPU_BYTES.saturating_mul(cpus).saturating_add(MIN_BYTES)
 }
 
 fn address_space() -> u64 {

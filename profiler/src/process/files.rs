@@ -22,7 +22,7 @@ use crate::{
 
 const ROOT: u32 = 0;
 /// Files known at most, with those that share what is open with others.
-const MOST_IDS: usize = 8 * limits::MAX_MAPPED_FILES;
+const MAX_IDS: usize = 8 * limits::MAX_MAPPED_FILES;
 /// A file that could not be opened is tried again after this long, when another process maps it.
 const RETRY: Duration = Duration::from_millis(100);
 /// Where a file is mapped again, it is checked this often whether it was written to.
@@ -157,7 +157,7 @@ impl Files {
             own += usize::from(of == user);
             not_root += usize::from(of != Some(ROOT));
         }
-        self.by_id.len() >= MOST_IDS
+        self.by_id.len() >= MAX_IDS
             || all >= self.max_open
             || user != Some(ROOT) && (own >= self.max_open / 2 || not_root >= self.max_open / 4 * 3)
     }
@@ -173,7 +173,7 @@ impl Files {
                 opened.is_copy_of(&other) && opened.identity.place() != other.identity.place();
             return if is_copy { (other, true) } else { (opened, false) };
         }
-        if self.of_root.len() >= MOST_IDS {
+        if self.of_root.len() >= MAX_IDS {
             self.of_root.retain(|_, it| it.strong_count() > 0);
         }
         self.of_root.insert(key, Arc::downgrade(&opened));

@@ -15,7 +15,7 @@ use crate::procfs::{self, stat::Stat};
 /// How often it is looked whether they are still there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// At how many each time, in turn: anyone can have thousands.
-const MOST_LOOKS: usize = 64;
+const MAX_LOOKS: usize = 64;
 
 /// The processes.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Headless {
         }
         self.looked = Instant::now();
         let mut ended = Vec::new();
-        for _ in 0..self.turns.len().min(MOST_LOOKS) {
+        for _ in 0..self.turns.len().min(MAX_LOOKS) {
             let Some(tgid) = self.turns.pop_front() else { break };
             // Another thread may have called exec, and is the main thread by that; or the process was
             // waited for, and another has its number.

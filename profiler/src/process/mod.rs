@@ -1,7 +1,6 @@
 //! The processes that samples come from.
 
 pub mod config;
-mod crew;
 pub mod executing;
 pub mod family;
 pub mod file;
@@ -13,4 +12,5 @@ pub mod metadata;
 pub mod space;
 pub mod table;
 pub mod tracker;
+mod watchdog_pool;
 pub mod watched;

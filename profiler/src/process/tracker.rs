@@ -16,13 +16,13 @@ use std::{
 };
 
 use super::{
-    crew::{self, Crew},
     file::{MappedFile, Place},
     files::{Files, Opening},
     headless::{Headless, other_threads},
     metadata,
     space::Mapped,
     table::{Event, Kind},
+    watchdog_pool::{self, WatchdogPool},
 };
 use profiler_profile::sample::Comm;
 
@@ -53,7 +53,7 @@ const AGAIN: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct Tracker {
     sight: Sight,
-    crew: Arc<Crew<Task>>,
+    pool: Arc<WatchdogPool<Task>>,
 }
 
 /// What it takes to see what a process is.
@@ -68,7 +68,7 @@ struct Sight {
 #[derive(Debug)]
 pub struct Answer {
     events: Receiver<Event>,
-    crew: Arc<Crew<Task>>,
+    pool: Arc<WatchdogPool<Task>>,
 }
 
 /// Something to be done apart.
@@ -100,7 +100,7 @@ impl Tracker {
     pub fn new(metadata: bool) -> Self {
         let headless = Arc::new(Mutex::new(Headless::new()));
         let sight = Sight { files: Arc::default(), headless, metadata };
-        Self { sight, crew: Arc::new(Crew::new()) }
+        Self { sight, pool: Arc::new(WatchdogPool::new()) }
     }
 
     /// Asks what runs now; what happens from here on, records have to tell.
@@ -148,14 +148,14 @@ impl Tracker {
     /// How often something was left undone that may be worth another try by now.
     #[must_use]
     pub fn missed(&self) -> u64 {
-        self.crew.missed()
+        self.pool.missed()
     }
 
     fn ask<T: IntoIterator<Item = What>>(&self, what: impl FnOnce() -> T) -> Answer {
         let (answer, events) = mpsc::channel();
         let task = |what| Task { what, sight: self.sight.clone(), answer: answer.clone() };
-        self.crew.give(what().into_iter().map(task).collect());
-        Answer { events, crew: Arc::clone(&self.crew) }
+        self.pool.give(what().into_iter().map(task).collect());
+        Answer { events, pool: Arc::clone(&self.pool) }
     }
 }
 
@@ -169,7 +169,7 @@ impl Answer {
                 Ok(event) => events.push(event),
                 Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.crew.relieve();
+                    self.pool.relieve();
                     if rest.is_zero() {
                         return false;
                     }
@@ -179,22 +179,22 @@ impl Answer {
     }
 }
 
-impl crew::Task for Task {
-    fn place(&self) -> crew::Place {
+impl watchdog_pool::Task for Task {
+    fn place(&self) -> watchdog_pool::Place {
         match &self.what {
             What::Open(opening) => {
                 let Place { tgid, name, .. } = opening.place();
-                crew::Place { tgid: *tgid, path: Some(Arc::clone(name)) }
+                watchdog_pool::Place { tgid: *tgid, path: Some(Arc::clone(name)) }
             }
             What::Find(tgid) | What::Describe { tgid, .. } => {
-                crew::Place { tgid: *tgid, path: None }
+                watchdog_pool::Place { tgid: *tgid, path: None }
             }
             // Asks none itself.
-            What::FindAll(_) => crew::Place { tgid: 0, path: None },
+            What::FindAll(_) => watchdog_pool::Place { tgid: 0, path: None },
         }
     }
 
-    fn user_of(place: &crew::Place) -> Option<u32> {
+    fn user_of(place: &watchdog_pool::Place) -> Option<u32> {
         status::user_of(place.tgid)
     }
 

@@ -15,7 +15,7 @@ use std::{
 use profiler_common::build_id::BuildId;
 
 use super::roots::Roots;
-use crate::allowance::Allowance;
+use crate::time_budget::TimeBudget;
 
 /// Where debug files are installed.
 pub(super) const DEBUG_DIR: &str = "usr/lib/debug";
@@ -34,13 +34,13 @@ pub(super) fn find(
     stripped: &File,
     path: &Path,
     roots: &Roots,
-    allowance: &mut Allowance,
+    time_budget: &mut TimeBudget,
 ) -> Option<File> {
     let id = profiler_elf::build_id(stripped);
     let by_link = || {
         let link = profiler_elf::debug_link(stripped)?;
         let places = link_places(path, &link)?;
-        roots.find(&places, |file| is_linked(file, &link, id, allowance))
+        roots.find(&places, |file| is_linked(file, &link, id, time_budget))
     };
     id.and_then(|id| by_id(id, roots)).or_else(by_link)
 }
@@ -67,7 +67,7 @@ fn is_linked(
     file: &File,
     link: &profiler_elf::DebugLink,
     id: Option<BuildId>,
-    allowance: &mut Allowance,
+    time_budget: &mut TimeBudget,
 ) -> bool {
     let mut magic = [0; 4];
     if file.read_exact_at(&mut magic, 0).is_err() || magic != object::elf::ELFMAG {
@@ -75,19 +75,19 @@ fn is_linked(
     }
     let own = profiler_elf::build_id(file);
     // The build id is found at once, the checksum takes the whole file.
-    (own.is_none() || id.is_none() || own == id) && crc(file, allowance) == Some(link.crc)
+    (own.is_none() || id.is_none() || own == id) && crc(file, time_budget) == Some(link.crc)
 }
 
 /// The checksum of a file that is not too large, nor takes too long to be read.
-fn crc(file: &File, allowance: &mut Allowance) -> Option<u32> {
+fn crc(file: &File, time_budget: &mut TimeBudget) -> Option<u32> {
     let start = Instant::now();
-    if !allowance.is_left(start) {
+    if !time_budget.is_left(start) {
         tracing::info!("a debug file was skipped: checksums have used up their share of the time");
         return None;
     }
     let crc = read_crc(file, start.checked_add(CHECKSUM_TIME)?);
     let end = Instant::now();
-    allowance.take(end, end.duration_since(start));
+    time_budget.take(end, end.duration_since(start));
     crc
 }
 
@@ -113,8 +113,8 @@ mod tests {
 
     const PROGRAM: &str = "int work(int x) { return x * 3; } int main(void) { return work(1); }";
 
-    fn plenty() -> Allowance {
-        Allowance::new(Instant::now())
+    fn plenty() -> TimeBudget {
+        TimeBudget::new(Instant::now())
     }
 
     fn run(program: &str, arguments: &[&Path]) {
@@ -279,8 +279,8 @@ mod tests {
     fn checksums_have_a_share_of_the_time() {
         let root = Root::new("sha1");
         let roots = Roots::in_folders(&[root.dir.path()]);
-        let find = |allowance: &mut Allowance| {
-            super::find(&root.program(), Path::new("/opt/program"), &roots, allowance)
+        let find = |time_budget: &mut TimeBudget| {
+            super::find(&root.program(), Path::new("/opt/program"), &roots, time_budget)
         };
         let mut spent = plenty();
         assert!(find(&mut spent).is_some());

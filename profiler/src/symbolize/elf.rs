@@ -26,9 +26,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{companions, roots::Roots};
 use crate::{
-    allowance::Allowance,
     parser::{Failure, FoundIn, Parser, Refusal, Subject},
     process::file::{CodeKey, FileKey, MappedFile},
+    time_budget::TimeBudget,
 };
 
 /// Files whose symbols are kept, at most.
@@ -62,7 +62,7 @@ pub(super) struct ElfFiles {
     bytes: u64,
     clock: u64,
     /// The time for checksums and for what files carry packed.
-    allowance: Allowance,
+    time_budget: TimeBudget,
     /// Whether a file was read of which another one, read before, may have better names now.
     has_twin: bool,
     /// Debug files that were sent for.
@@ -171,7 +171,7 @@ impl ElfFiles {
             limit_bytes: limit_bytes as u64,
             bytes: 0,
             clock: 0,
-            allowance: Allowance::saving(SAVED, Instant::now()),
+            time_budget: TimeBudget::saving(SAVED, Instant::now()),
             has_twin: false,
             supplied: VecDeque::new(),
             answers: FxHashMap::default(),

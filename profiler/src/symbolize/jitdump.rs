@@ -1,4 +1,4 @@
-//! `jit-PID.dump`: names of code that was made at run time, with the order in which it came and went.
+//! `jit-PID.dump`: names of JIT code, with the order in which it came and went.
 //!
 //! Format: <https://github.com/torvalds/linux/blob/v6.12/tools/perf/Documentation/jitdump-specification.txt>.
 //! The process finds out itself where to write it, and tells profilers by mapping a page of it
@@ -11,8 +11,8 @@ use std::{fs::File, io, sync::Arc};
 
 use super::{
     functions::{Functions, LIMIT_NAME},
-    growing::Growing,
     owner::Owner,
+    tail_reader::TailReader,
 };
 use crate::process::space::Mapped;
 use crate::procfs::maps::{Backing, Mapping};
@@ -75,7 +75,7 @@ enum Next {
 #[derive(Debug, Default)]
 pub struct JitDump {
     functions: Functions,
-    growing: Growing,
+    tail: TailReader,
     next: Next,
 }
 
@@ -104,22 +104,22 @@ impl JitDump {
     /// Reads a step of what is new in the file. Says whether that was all of it: until then, a
     /// function may be found whose place another has taken.
     pub(super) fn read_on(&mut self, file: &File) -> Result<bool, Problem> {
-        if !self.growing.goes_on_in(file)? {
-            *self = Self { growing: Growing::begin(file, 0)?, ..Self::default() };
+        if !self.tail.goes_on_in(file)? {
+            *self = Self { tail: TailReader::begin(file, 0)?, ..Self::default() };
         }
         if matches!(self.next, Next::Nothing | Next::Unknown) {
             return Ok(true);
         }
-        let behind = file.metadata()?.len().saturating_sub(self.growing.offset);
-        let bytes = self.growing.next(file)?;
+        let behind = file.metadata()?.len().saturating_sub(self.tail.offset);
+        let bytes = self.tail.next(file)?;
         let is_first = self.next == Next::Header;
         let taken = self.take(&bytes, behind).inspect_err(|_| self.next = Next::Unknown);
         // The header has the time when the file was made.
         if is_first && let Some(header) = bytes.get(..HEADER_BYTES) {
-            self.growing.remember(0, header);
+            self.tail.remember(0, header);
         }
         let taken = taken?;
-        self.growing.offset = self.growing.offset.saturating_add(taken);
+        self.tail.offset = self.tail.offset.saturating_add(taken);
         Ok(taken == 0 || taken >= behind || self.next == Next::Nothing)
     }
 
@@ -227,7 +227,7 @@ fn number32(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::growing::STEP, *};
+    use super::{super::tail_reader::STEP, *};
     use crate::procfs::maps;
     use proptest::prelude::*;
     use std::os::unix::fs::FileExt as _;
@@ -396,11 +396,11 @@ mod tests {
         file.write_all_at(&[header(), records].concat(), 0).unwrap();
         let mut dump = JitDump::default();
         assert!(!dump.read_on(&file).unwrap());
-        assert!(dump.growing.offset <= STEP);
+        assert!(dump.tail.offset <= STEP);
         // As the file is truncated while it is read.
         file.set_len(STEP / 2).unwrap();
         read_on(&mut dump, &file);
-        assert!(dump.growing.offset <= STEP / 2);
+        assert!(dump.tail.offset <= STEP / 2);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `/tmp/perf-PID.map`: names of code that was made at run time.
+//! `/tmp/perf-PID.map`: names of JIT code.
 //!
 //! Format: <https://github.com/torvalds/linux/blob/v6.12/tools/perf/Documentation/jit-interface.txt>,
 //! a line `START SIZE name` a function, numbers in hex.
@@ -9,8 +9,8 @@ use profiler_profile::frame::{Missing, Origin};
 
 use super::{
     functions::Functions,
-    growing::{Growing, STEP},
     owner::Owner,
+    tail_reader::{STEP, TailReader},
 };
 use crate::regular_file::Refusal;
 
@@ -23,7 +23,7 @@ const WITNESS_BYTES: usize = 64;
 #[derive(Debug, Default)]
 pub struct PerfMap {
     functions: Functions,
-    growing: Growing,
+    tail: TailReader,
     /// Whether reading goes on within a line whose beginning is not known.
     within_line: bool,
     /// Whether there was a line that can't be read.
@@ -46,13 +46,13 @@ impl PerfMap {
     /// function may be found whose place another has taken.
     pub(super) fn read_on(&mut self, file: &File) -> io::Result<bool> {
         let bytes = file.metadata()?.len();
-        let is_behind = bytes.saturating_sub(self.growing.offset) > LIMIT_BYTES;
-        if is_behind || !self.growing.goes_on_in(file)? {
+        let is_behind = bytes.saturating_sub(self.tail.offset) > LIMIT_BYTES;
+        if is_behind || !self.tail.goes_on_in(file)? {
             let offset = bytes.saturating_sub(LIMIT_BYTES);
-            let growing = Growing::begin(file, offset)?;
-            *self = Self { growing, within_line: offset > 0, ..Self::default() };
+            let tail = TailReader::begin(file, offset)?;
+            *self = Self { tail, within_line: offset > 0, ..Self::default() };
         }
-        let text = self.growing.next(file)?;
+        let text = self.tail.next(file)?;
         let is_all = (text.len() as u64) < STEP;
         let mut taken = self.take(&text);
         if taken == 0 && !is_all {
@@ -62,9 +62,8 @@ impl PerfMap {
         }
         if let Some(lines) = text.get(..taken).filter(|lines| !lines.is_empty()) {
             let at = taken.saturating_sub(WITNESS_BYTES);
-            self.growing
-                .remember(self.growing.offset + at as u64, lines.get(at..).unwrap_or_default());
-            self.growing.offset += taken as u64;
+            self.tail.remember(self.tail.offset + at as u64, lines.get(at..).unwrap_or_default());
+            self.tail.offset += taken as u64;
         }
         Ok(is_all)
     }
@@ -258,7 +257,7 @@ mod tests {
         assert!(!map.read_on(&file).unwrap());
         file.set_len(40).unwrap();
         assert!(map.read_on(&file).unwrap());
-        assert_eq!(map.growing.offset, 32);
+        assert_eq!(map.tail.offset, 32);
     }
 
     proptest! {

@@ -22,8 +22,8 @@ use super::{
     debuginfod::Debuginfod,
     elf::{self, ElfFiles, Mapped as MappedCode, Unread},
     found,
+    jit::JitNames,
     kernel_symbols::{Found, KernelSymbols},
-    made::MadeCode,
     names::Names,
 };
 use crate::{
@@ -62,7 +62,7 @@ pub struct Symbolizer {
     files: ElfFiles,
     parser: Parser,
     debuginfod: Option<Debuginfod>,
-    made: MadeCode,
+    jit: JitNames,
     /// By where the address is, and how many bytes before it were looked up.
     frames: Bounded<(Place, u64), Arc<[Frame]>>,
     modules: Modules,
@@ -92,7 +92,7 @@ impl Symbolizer {
             files: ElfFiles::new(lines, cache_bytes),
             parser: Parser::start_holding(bars, BUDGET, Role::Naming, cache_bytes),
             debuginfod,
-            made: MadeCode::default(),
+            jit: JitNames::default(),
             frames: Bounded::new(usize::MAX, frames_bytes),
             modules: Modules::default(),
             names: Names::default(),
@@ -105,7 +105,7 @@ impl Symbolizer {
     /// Keeps names within these limits.
     pub fn keep_within(&mut self, budget: &CacheBudget) {
         self.frames = Bounded::new(budget.frames, frames_bytes);
-        self.made.limit(budget.made);
+        self.jit.limit(budget.jit);
     }
 
     /// What its caches hold.
@@ -115,7 +115,7 @@ impl Symbolizer {
             self.kernel.account(),
             self.files.account(),
             self.frames.account("names of addresses"),
-            self.made.account(),
+            self.jit.account(),
         ]
     }
 
@@ -247,7 +247,7 @@ impl Symbolizer {
                 let frames = self.in_file(process.tgid, file, mapping, address);
                 let unnamed = frames.iter().all(|frame| frame.symbol.is_none());
                 if unnamed && is_memory_name(&mapping.name) {
-                    return self.made(process, mapping, address);
+                    return self.jit(process, mapping, address);
                 }
                 frames
             }
@@ -269,7 +269,7 @@ impl Symbolizer {
                     this.modules.frames(looked_up, back, Origin::Vdso, None, unnamed)
                 })
             }
-            Backing::Anonymous => self.made(process, mapping, address),
+            Backing::Anonymous => self.jit(process, mapping, address),
         }
     }
 
@@ -349,10 +349,10 @@ impl Symbolizer {
         self.files.prefetch(&mut self.parser, &wanted);
     }
 
-    /// Code made at run time, of which the process itself says the names. They are not cached here:
+    /// JIT code, of which the process itself says the names. They are not cached here:
     /// other code may take its place.
-    fn made(&mut self, process: &Process, mapping: &Mapped, address: Address) -> Arc<[Frame]> {
-        let (start, symbol, origin) = match self.made.find(process, address.lookup()) {
+    fn jit(&mut self, process: &Process, mapping: &Mapped, address: Address) -> Arc<[Frame]> {
+        let (start, symbol, origin) = match self.jit.find(process, address.lookup()) {
             Ok(found) => found,
             Err(origin) => {
                 // The process may still write the name of what it has just made.

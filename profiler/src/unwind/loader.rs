@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::{
     blocks::FreeBlocks,
     builder::Builder,
-    places::{Key, Places},
+    table_slots::{Key, TableSlots},
 };
 use crate::{
     bpf::{memory::WalkMemory, unwind::UnwindMaps},
@@ -99,7 +99,7 @@ impl Loader {
                 last_refused: 0,
                 started_over: None,
                 lacks_rules: false,
-                places: Places::new(builder, memory),
+                slots: TableSlots::new(builder, memory),
                 waits_for_tables: None,
                 maps,
             }
@@ -173,7 +173,7 @@ struct Thread {
     started_over: Option<Instant>,
     /// Whether that is to be done as soon as it may.
     lacks_rules: bool,
-    places: Places,
+    slots: TableSlots,
     /// Who waits until no table is being made.
     waits_for_tables: Option<oneshot::Sender<()>>,
 }
@@ -184,7 +184,7 @@ impl Thread {
         let mut priority = Priority::enter(Role::Loader);
         loop {
             priority.renew();
-            let wait = if self.places.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
+            let wait = if self.slots.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
             match messages.recv_timeout(wait) {
                 Ok(Message::Happened(events)) => self.happened(events),
                 // Whoever waits may wait no longer.
@@ -195,16 +195,16 @@ impl Thread {
                 }
                 // Whoever asks may have waited long enough.
                 Ok(Message::Account(to)) => {
-                    drop(to.send(self.places.account(self.without_room.len())));
+                    drop(to.send(self.slots.account(self.without_room.len())));
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
-            self.lacks_rules |= self.places.put_built(&mut self.maps);
+            self.lacks_rules |= self.slots.put_built(&mut self.maps);
             if self.lacks_rules {
                 self.lacks_rules = !self.start_over();
             }
-            if !self.places.is_busy() {
+            if !self.slots.is_busy() {
                 // Whoever waits may wait no longer.
                 self.waits_for_tables.take().map(|to| to.send(()));
             }
@@ -222,9 +222,9 @@ impl Thread {
 
     /// Has those tables made that walks have looked for.
     fn ask(&mut self) {
-        let Self { maps, processes, of_process, places, .. } = self;
+        let Self { maps, processes, of_process, slots, .. } = self;
         for number in maps.take_wanted().unwrap_or_default() {
-            places.ask(number, |key| {
+            slots.ask(number, |key| {
                 of_process.keys().find_map(|&tgid| processes.now(tgid)?.file(key))
             });
         }
@@ -232,11 +232,11 @@ impl Thread {
 
     /// Has the tables of these processes made before a walk looks for them.
     fn make_ready(&mut self, tgids: &[u32]) {
-        let Self { processes, of_process, spaces, places, .. } = self;
+        let Self { processes, of_process, spaces, slots, .. } = self;
         let written = tgids.iter().filter_map(|tgid| spaces.get(of_process.get(tgid)?));
         let numbers: BTreeSet<u32> = written.flat_map(|it| it.tables.iter().copied()).collect();
         for number in numbers.into_iter().take(READY_TABLES) {
-            places.ask(number, |key| {
+            slots.ask(number, |key| {
                 of_process.keys().find_map(|&tgid| processes.now(tgid)?.file(key))
             });
         }
@@ -332,7 +332,7 @@ impl Thread {
             Backing::Anonymous => (None, None, 0),
         };
         let table = match key {
-            Some(key) => self.places.take(key, file, &mut self.maps),
+            Some(key) => self.slots.take(key, file, &mut self.maps),
             // Not code that is made at run time, which keeps frame pointers.
             None => file.filter(|it| may_come(it)).map(|_| space::NOT_OPEN),
         };
@@ -395,7 +395,7 @@ impl Thread {
     /// longer to make than a walk does, and what walks keep of them is of mappings of another generation.
     fn start_over(&mut self) -> bool {
         let is_due = self.started_over.is_none_or(|it| it.elapsed() >= START_OVER_INTERVAL);
-        if !is_due || !self.places.start_over(&mut self.maps) {
+        if !is_due || !self.slots.start_over(&mut self.maps) {
             return false;
         }
         self.started_over = Some(Instant::now());
@@ -437,7 +437,7 @@ impl Thread {
     fn give_back(&mut self, first_block: u32, blocks: u32, tables: Vec<u32>) {
         self.free.give_back(first_block, blocks);
         for table in tables {
-            self.places.give_back(table);
+            self.slots.give_back(table);
         }
     }
 }

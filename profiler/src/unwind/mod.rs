@@ -6,8 +6,8 @@
 mod blocks;
 mod builder;
 pub mod config;
+mod eviction;
 pub mod loader;
-mod places;
 pub mod report;
-mod room;
+mod table_slots;
 pub mod walker;

@@ -23,14 +23,14 @@ use profiler_common::{
 use profiler_profile::ledger::memory::Cache;
 use profiler_unwind::{NoTable, Rules, Standalone, Table};
 
-use super::{builder, places::Key};
+use super::{builder, table_slots::Key};
 use crate::{
-    allowance::Allowance,
     cache::Bounded,
     parser::Parser,
     process::space::{Mapped, Space},
     procfs::maps::Backing,
     sample::{Addresses, StackCopy},
+    time_budget::TimeBudget,
 };
 
 /// Of so much time it may use the share at once: on a busy machine many programs are new at the start.
@@ -44,7 +44,7 @@ pub struct Walker {
     /// `None` of files that say nothing of their frames.
     tables: Bounded<Key, Option<Rc<Standalone>>>,
     /// Whoever runs a program chooses what there is to read, and samples wait meanwhile.
-    allowance: Allowance,
+    time_budget: TimeBudget,
     walked: u64,
 }
 
@@ -65,7 +65,7 @@ impl Walker {
             or_frame_pointers,
             frame_limit: usize::try_from(frame_limit).unwrap_or(usize::MAX),
             tables: no_tables(usize::MAX),
-            allowance: Allowance::saving(SAVED, Instant::now()),
+            time_budget: TimeBudget::saving(SAVED, Instant::now()),
             walked: 0,
         }
     }
@@ -180,7 +180,7 @@ impl Walker {
             return Ok(table);
         }
         let start = Instant::now();
-        if !self.allowance.is_left(start) {
+        if !self.time_budget.is_left(start) {
             return Err(UserEnd::NotLoaded);
         }
         let table: Result<_, NoTable> = match &mapping.backing {
@@ -199,7 +199,7 @@ impl Walker {
         let table = table.ok().map(Rc::new);
         self.tables.insert(key, table.clone());
         let end = Instant::now();
-        self.allowance.take(end, end.duration_since(start));
+        self.time_budget.take(end, end.duration_since(start));
         Ok(table)
     }
 }

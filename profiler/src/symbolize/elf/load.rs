@@ -86,7 +86,7 @@ impl ElfFiles {
         let [supplementary, package] =
             [supplementary, package].map(|it| parser.checked_companion(it));
         let start = Instant::now();
-        let may_unpack = self.allowance.is_left(start);
+        let may_unpack = self.time_budget.is_left(start);
         let unpack_time = if may_unpack { UNPACK_TIME } else { Duration::ZERO };
         let files = [Some(main), debug, supplementary.as_ref(), package.as_ref()];
         self.last_number += 1;
@@ -105,7 +105,7 @@ impl ElfFiles {
             (known.state, known.bytes) = (State::Loaded(self.last_number), loaded.bytes);
             if loaded.has_packed {
                 let end = Instant::now();
-                self.allowance.take(end, end.duration_since(start));
+                self.time_budget.take(end, end.duration_since(start));
             }
         }
         Ok(Ok(()))
@@ -113,13 +113,13 @@ impl ElfFiles {
 
     /// The separate debug file, where it is installed. A file system that does not respond has none.
     fn find_debug_file(&mut self, parser: &mut Parser, mapped: Mapped<'_>) -> Option<File> {
-        let (file, mut allowance) = (Arc::clone(mapped.file), self.allowance.clone());
+        let (file, mut time_budget) = (Arc::clone(mapped.file), self.time_budget.clone());
         let found = open_companions(parser, &mapped.locality(), move |of| {
-            let found = debug_file::find(file.file()?, &of.path, &of.roots(), &mut allowance);
-            Some((found, allowance))
+            let found = debug_file::find(file.file()?, &of.path, &of.roots(), &mut time_budget);
+            Some((found, time_budget))
         });
-        let (found, allowance) = found.flatten()?;
-        self.allowance = allowance;
+        let (found, time_budget) = found.flatten()?;
+        self.time_budget = time_budget;
         found
     }
 

@@ -130,7 +130,7 @@ fn is_walked_as_another_unwinder_does() {
     let space = Space::new(mappings, 0);
     let mut walker = Walker::new(1024, false);
     // Tables take their time in a build for tests.
-    walker.allowance = Allowance::saving(Duration::from_secs(3600), Instant::now());
+    walker.time_budget = TimeBudget::saving(Duration::from_secs(3600), Instant::now());
     let so_far = pc.to_ne_bytes();
     let so_far = (Addresses::new(&so_far), UserEnd::NotLoaded);
     let copy = StackCopy::new(&copy).unwrap();

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::support::{Program, Run, fixture, parse_json, symbols, wait_until};
 
 /// What the agent and its parser processes may take at most, each.
-const MOST_KIB: u64 = 400 << 10;
+const MAX_KIB: u64 = 400 << 10;
 
 /// A copy of a program, with sections that are changed.
 fn changed(dir: &TempDir, name: &str, change: impl FnOnce(&Path)) -> PathBuf {
@@ -99,7 +99,7 @@ fn a_sparse_file_that_claims_terabytes_costs_its_names_only() {
     let pid: u64 = harmless.pid().parse().unwrap();
     run.sample(|it| it["pid"] == pid && symbols(&it["user"]).contains(&"main"));
     for process in parsers(&run).into_iter().chain([run.child.id()]) {
-        assert!(peak_kib(process) < MOST_KIB, "{} KiB", peak_kib(process));
+        assert!(peak_kib(process) < MAX_KIB, "{} KiB", peak_kib(process));
     }
     let ended = run.end_by(libc::SIGINT);
     assert_eq!(ended.code, Some(0), "{ended:?}");

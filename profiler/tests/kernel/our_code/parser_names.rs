@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// What the agent and its parser processes may take at most, each.
-const MOST_KIB: u64 = 400 << 10;
+const MAX_KIB: u64 = 400 << 10;
 const TIB: u64 = 1 << 40;
 
 /// The samples and the summary of a run that has lost nothing.
@@ -73,7 +73,7 @@ fn packed_debug_info_that_claims_a_terabyte_costs_its_lines_only() {
     });
     assert_ne!(sample["user"][0]["file"], Value::Null, "{sample}");
     for process in parsers(&run).into_iter().chain([run.child.id()]) {
-        assert!(peak_kib(process) < MOST_KIB, "{} KiB", peak_kib(process));
+        assert!(peak_kib(process) < MAX_KIB, "{} KiB", peak_kib(process));
     }
     let (_, summary) = delivered(&run.end_by(libc::SIGINT));
     assert_eq!(summary["parsing"]["restarts"], 0, "{summary:#}");

@@ -9,13 +9,13 @@ const SAVED: Duration = Duration::from_secs(5);
 
 /// A share of the time, for all processes together.
 #[derive(Clone, Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct TimeBudget {
     /// Until when the time that was taken has used up the share.
     used_until: Instant,
     saved: Duration,
 }
 
-impl Allowance {
+impl TimeBudget {
     /// All that can be saved is there.
     pub(crate) fn new(now: Instant) -> Self {
         Self::saving(SAVED, now)
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn is_a_share_of_the_time() {
         let start = Instant::now() + Duration::from_secs(1000);
-        let mut allowance = Allowance::new(start);
+        let mut time_budget = TimeBudget::new(start);
         let (step, mut taken) = (Duration::from_millis(10), Duration::ZERO);
         for ms in 0..100_000 {
             let now = start + Duration::from_millis(ms);
-            if allowance.is_left(now) {
-                allowance.take(now, step);
+            if time_budget.is_left(now) {
+                time_budget.take(now, step);
                 taken += step;
             }
         }
@@ -61,15 +61,15 @@ mod tests {
     #[test]
     fn what_is_saved_is_bounded() {
         let start = Instant::now() + Duration::from_secs(1000);
-        let mut allowance = Allowance::new(start);
+        let mut time_budget = TimeBudget::new(start);
         let later = start + Duration::from_secs(1_000_000);
-        allowance.take(later, SAVED / SHARE);
-        assert!(allowance.is_left(later));
-        allowance.take(later, Duration::from_nanos(1));
-        assert!(!allowance.is_left(later));
+        time_budget.take(later, SAVED / SHARE);
+        assert!(time_budget.is_left(later));
+        time_budget.take(later, Duration::from_nanos(1));
+        assert!(!time_budget.is_left(later));
         // A debt is paid off.
-        allowance.take(later, Duration::from_secs(1));
-        assert!(!allowance.is_left(later + Duration::from_secs(20)));
-        assert!(allowance.is_left(later + Duration::from_secs(21)));
+        time_budget.take(later, Duration::from_secs(1));
+        assert!(!time_budget.is_left(later + Duration::from_secs(20)));
+        assert!(time_budget.is_left(later + Duration::from_secs(21)));
     }
 }

@@ -1,7 +1,7 @@
 //! A watchdog pool for what may block for ever, such as opening a file on a network: a thread that is stuck is left
 //! alone, and another takes over.
 //!
-//! Nobody watches the thread all the time: whoever has waited too long for it [relieves](Crew::relieve) it.
+//! Nobody watches the thread all the time: whoever has waited too long for it [relieves](WatchdogPool::relieve) it.
 
 use std::{
     collections::VecDeque,
@@ -62,7 +62,7 @@ pub(super) struct Place {
 
 /// The threads: one that works, and those that are stuck. They end when this is dropped.
 #[derive(Debug)]
-pub(super) struct Crew<T: Task>(Arc<Shared<T>>);
+pub(super) struct WatchdogPool<T: Task>(Arc<Shared<T>>);
 
 #[derive(Debug)]
 struct Shared<T> {
@@ -129,7 +129,7 @@ fn is_at_quota(stuck: &[Stuck], user: Option<u32>) -> bool {
     }
 }
 
-impl<T: Task> Crew<T> {
+impl<T: Task> WatchdogPool<T> {
     /// No thread before the first task.
     pub(super) fn new() -> Self {
         let state = State {
@@ -201,7 +201,7 @@ impl<T: Task> Crew<T> {
     }
 }
 
-impl<T: Task> Drop for Crew<T> {
+impl<T: Task> Drop for WatchdogPool<T> {
     fn drop(&mut self) {
         self.0.state().over = true;
         self.0.changed.notify_all();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     struct Bench {
-        crew: Crew<Blocking>,
+        pool: WatchdogPool<Blocking>,
         done: Receiver<(u32, bool)>,
         sender: Sender<(u32, bool)>,
     }
@@ -354,19 +354,19 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let (sender, done) = channel();
-            Self { crew: Crew::new(), done, sender }
+            Self { pool: WatchdogPool::new(), done, sender }
         }
 
         /// A task, and what ends it when it is dropped.
         fn give(&self, number: u32) -> Sender<()> {
             let (end, until) = channel();
-            self.crew.give(vec![Blocking { number, until, done: self.sender.clone() }]);
+            self.pool.give(vec![Blocking { number, until, done: self.sender.clone() }]);
             end
         }
 
         fn wait_until(&self, condition: impl Fn(&State<Blocking>) -> bool) {
-            while !condition(&self.crew.0.state()) {
-                self.crew.relieve();
+            while !condition(&self.pool.0.state()) {
+                self.pool.relieve();
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -400,7 +400,7 @@ mod tests {
         drop(stuck);
         assert_eq!(bench.done.recv().unwrap(), (1, true));
         bench.wait_until(|state| state.stuck.is_empty());
-        assert_eq!(bench.crew.missed(), 1);
+        assert_eq!(bench.pool.missed(), 1);
     }
 
     #[test]
@@ -460,7 +460,7 @@ mod tests {
         let ends: Vec<_> =
             (1..=5 + u32::try_from(WAITING).unwrap()).map(|it| bench.give(it)).collect();
         assert!(bench.done.try_iter().all(|(_, done)| !done));
-        assert_eq!(bench.crew.missed(), 5);
+        assert_eq!(bench.pool.missed(), 5);
         drop((ends, stuck));
     }
 
@@ -469,8 +469,8 @@ mod tests {
         let bench = Bench::new();
         drop(bench.give(1));
         bench.done.recv().unwrap();
-        let shared = Arc::downgrade(&bench.crew.0);
-        drop(bench.crew);
+        let shared = Arc::downgrade(&bench.pool.0);
+        drop(bench.pool);
         while shared.strong_count() > 0 {
             thread::yield_now();
         }

@@ -20,7 +20,7 @@ pub(super) struct Candidate {
 /// The tables to take out so that there are so many bytes more: first those that nothing is mapped
 /// from, and of these the ones that were looked for longest ago. `None` if those that may go are too
 /// few.
-pub(super) fn to_take_out(
+pub(super) fn to_evict(
     mut candidates: Vec<Candidate>,
     bytes: u64,
     now: Instant,
@@ -63,7 +63,7 @@ mod tests {
             table(4, false, 40),
             table(5, true, 100),
         ];
-        let out = |bytes| to_take_out(tables.clone(), bytes, now);
+        let out = |bytes| to_evict(tables.clone(), bytes, now);
         assert_eq!(out(0), Some(vec![]));
         assert_eq!(out(1), Some(vec![4]));
         assert_eq!(out(10), Some(vec![4]));
@@ -72,8 +72,8 @@ mod tests {
         assert_eq!(out(40), Some(vec![4, 2, 1, 0]));
         // The others are in use, and none goes where that would not be enough.
         assert_eq!(out(41), None);
-        assert_eq!(to_take_out(Vec::new(), 1, now), None);
-        let later = to_take_out(tables, 60, now + IN_USE);
+        assert_eq!(to_evict(Vec::new(), 1, now), None);
+        let later = to_evict(tables, 60, now + IN_USE);
         assert_eq!(later, Some(vec![4, 2, 1, 0, 3, 5]));
     }
 }

@@ -11,7 +11,7 @@ pub(super) const STEP: u64 = 256 << 10;
 
 /// How far the file has been read, and how to tell whether it is still what was read.
 #[derive(Debug, Default)]
-pub(super) struct Growing {
+pub(super) struct TailReader {
     /// Device and inode.
     id: (u64, u64),
     /// What lies before has been read.
@@ -21,7 +21,7 @@ pub(super) struct Growing {
     witness: (u64, Vec<u8>),
 }
 
-impl Growing {
+impl TailReader {
     /// Whether the file is the one that was read, and still begins with what was.
     pub(super) fn goes_on_in(&self, file: &File) -> io::Result<bool> {
         let metadata = file.metadata()?;

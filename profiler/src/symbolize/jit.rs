@@ -1,4 +1,4 @@
-//! Names of code that processes make at run time, from what they write for profilers.
+//! Names of JIT code, from what its processes write for profilers.
 
 use std::{
     sync::Arc,
@@ -13,11 +13,11 @@ use rustc_hash::FxHashMap;
 
 use super::{jitdump::JitDump, owner::Owner, perf_map::PerfMap};
 use crate::{
-    allowance::Allowance,
     process::{
         space::{Mapped, SpaceId},
         table::Process,
     },
+    time_budget::TimeBudget,
 };
 
 /// Processes whose names are kept.
@@ -27,9 +27,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The names of all processes.
 #[derive(Debug)]
-pub(super) struct MadeCode {
+pub(super) struct JitNames {
     processes: FxHashMap<u32, Names>,
-    allowance: Allowance,
+    time_budget: TimeBudget,
     /// Of all of them.
     limit_bytes: usize,
     evicted: u64,
@@ -49,18 +49,18 @@ struct Names {
     look_again: Instant,
 }
 
-impl Default for MadeCode {
+impl Default for JitNames {
     fn default() -> Self {
         Self {
             processes: FxHashMap::default(),
-            allowance: Allowance::new(Instant::now()),
+            time_budget: TimeBudget::new(Instant::now()),
             limit_bytes: usize::MAX,
             evicted: 0,
         }
     }
 }
 
-impl MadeCode {
+impl JitNames {
     /// Sets how many bytes all names may take.
     pub(super) fn limit(&mut self, bytes: usize) {
         self.limit_bytes = bytes;
@@ -110,10 +110,10 @@ impl MadeCode {
         names.is_all &= names.space == space;
         names.space = space;
         let (mut now, mut is_more) = (now, true);
-        while is_more && self.allowance.is_left(now) {
+        while is_more && self.time_budget.is_left(now) {
             is_more = names.read_on(tgid, mappings);
             let end = Instant::now();
-            self.allowance.take(end, end.duration_since(now));
+            self.time_budget.take(end, end.duration_since(now));
             now = end;
         }
         names.look_again = if is_more { now } else { now + PAUSE };
@@ -187,7 +187,7 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::growing::STEP, *};
+    use super::{super::tail_reader::STEP, *};
     use std::{
         fs::{self, OpenOptions},
         io::Write as _,
@@ -220,8 +220,8 @@ mod tests {
         }
     }
 
-    fn find(made: &mut MadeCode, tgid: u32, address: u64) -> Option<String> {
-        let found = made.find_in(tgid, SpaceId::KERNEL, &[], address);
+    fn find(jit: &mut JitNames, tgid: u32, address: u64) -> Option<String> {
+        let found = jit.find_in(tgid, SpaceId::KERNEL, &[], address);
         found.ok().map(|(_, name, _)| name.to_string())
     }
 
@@ -231,21 +231,21 @@ mod tests {
         let before = SystemTime::now() - Duration::from_secs(3600);
         let map = OpenOptions::new().append(true).open(namer.map()).unwrap();
         map.set_modified(before).unwrap();
-        let mut made = MadeCode::default();
-        let found = made.find_in(namer.tgid(), SpaceId::KERNEL, &[], 0x1000);
+        let mut jit = JitNames::default();
+        let found = jit.find_in(namer.tgid(), SpaceId::KERNEL, &[], 0x1000);
         assert_eq!(found, Err(Origin::OldMap));
         // It writes its own in the same place.
         fs::write(namer.map(), "1000 10 own\n").unwrap();
-        while find(&mut made, namer.tgid(), 0x1000).as_deref() != Some("own") {}
+        while find(&mut jit, namer.tgid(), 0x1000).as_deref() != Some("own") {}
     }
 
     #[test]
     fn what_can_not_be_read_of_a_map_is_said() {
         let namer = Namer::start();
         fs::write(namer.map(), "1000 10 first\n\n2000 0x10\n3000 10 third\n").unwrap();
-        let mut made = MadeCode::default();
+        let mut jit = JitNames::default();
         let mut find = |address| {
-            made.find_in(namer.tgid(), SpaceId::KERNEL, &[], address).map(|(_, name, _)| name)
+            jit.find_in(namer.tgid(), SpaceId::KERNEL, &[], address).map(|(_, name, _)| name)
         };
         assert_eq!(find(0x1000).as_deref(), Ok("first"));
         assert_eq!(find(0x3000).as_deref(), Ok("third"));
@@ -255,12 +255,12 @@ mod tests {
     #[test]
     fn reads_what_is_written_later() {
         let namer = Namer::start();
-        let mut made = MadeCode::default();
-        assert_eq!(find(&mut made, namer.tgid(), 0x1000).as_deref(), Some("first"));
+        let mut jit = JitNames::default();
+        assert_eq!(find(&mut jit, namer.tgid(), 0x1000).as_deref(), Some("first"));
         let mut map = OpenOptions::new().append(true).open(namer.map()).unwrap();
         map.write_all(b"2000 10 second\n").unwrap();
-        while find(&mut made, namer.tgid(), 0x2000).as_deref() != Some("second") {}
-        assert_eq!(find(&mut made, namer.tgid(), 0x1000).as_deref(), Some("first"));
+        while find(&mut jit, namer.tgid(), 0x2000).as_deref() != Some("second") {}
+        assert_eq!(find(&mut jit, namer.tgid(), 0x1000).as_deref(), Some("first"));
     }
 
     #[test]
@@ -294,22 +294,22 @@ mod tests {
     #[test]
     fn reads_nothing_when_too_much_time_was_taken() {
         let namer = Namer::start();
-        let mut made = MadeCode::default();
-        made.allowance.take(Instant::now(), Duration::from_secs(1000));
-        assert_eq!(find(&mut made, namer.tgid(), 0x1000), None);
+        let mut jit = JitNames::default();
+        jit.time_budget.take(Instant::now(), Duration::from_secs(1000));
+        assert_eq!(find(&mut jit, namer.tgid(), 0x1000), None);
     }
 
     #[test]
     fn the_processes_are_bounded() {
         let (namer, other) = (Namer::start(), Namer::start());
-        let mut made = MadeCode::default();
-        find(&mut made, namer.tgid(), 0x1000);
+        let mut jit = JitNames::default();
+        find(&mut jit, namer.tgid(), 0x1000);
         for tgid in 1..LIMIT_PROCESSES {
-            find(&mut made, u32::MAX - u32::try_from(tgid).unwrap(), 0x1000);
+            find(&mut jit, u32::MAX - u32::try_from(tgid).unwrap(), 0x1000);
         }
-        assert_eq!(made.processes.len(), LIMIT_PROCESSES);
-        find(&mut made, other.tgid(), 0x1000);
-        let mut kept: Vec<u32> = made.processes.keys().copied().collect();
+        assert_eq!(jit.processes.len(), LIMIT_PROCESSES);
+        find(&mut jit, other.tgid(), 0x1000);
+        let mut kept: Vec<u32> = jit.processes.keys().copied().collect();
         kept.sort_unstable();
         let mut named = [namer.tgid(), other.tgid()];
         named.sort_unstable();

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     builder::{Builder, Built, Code},
-    room::{Candidate, to_take_out},
+    eviction::{Candidate, to_evict},
 };
 use crate::{
     bpf::{
@@ -34,9 +34,9 @@ pub(super) enum Key {
     Vdso,
 }
 
-/// A place in the array.
+/// A slot of the array.
 #[derive(Debug)]
-struct Place {
+struct TableSlot {
     key: Key,
     /// Tells it from one that was here before.
     id: u64,
@@ -86,9 +86,9 @@ impl Failure {
 /// In the account.
 const NO_ROOM: &str = "does not fit within --max-unwind-memory";
 
-/// The places, and the tables that are being made for them.
-pub(super) struct Places {
-    in_order: Vec<Option<Place>>,
+/// The slots, and the tables that are being made for them.
+pub(super) struct TableSlots {
+    in_order: Vec<Option<TableSlot>>,
     by_key: FxHashMap<Key, u32>,
     builder: Builder,
     last_id: u64,
@@ -97,11 +97,11 @@ pub(super) struct Places {
     rules: usize,
     evicted: u64,
     rebuilt: u64,
-    /// How many mappings have come when all places were taken.
+    /// How many mappings have come when all slots were taken.
     no_slot: u64,
 }
 
-impl Places {
+impl TableSlots {
     /// No table yet, and so much memory for all.
     pub(super) fn new(builder: Builder, memory: WalkMemory) -> Self {
         Self {
@@ -121,8 +121,8 @@ impl Places {
     /// What the run is to tell of the tables; `unknown` processes are not in the kernel.
     pub(super) fn account(&self, unknown: usize) -> Unwinding {
         let (mut tables, mut without_table) = (0, BTreeMap::new());
-        for place in self.in_order.iter().flatten() {
-            let why = match place.state {
+        for slot in self.in_order.iter().flatten() {
+            let why = match slot.state {
                 State::Empty | State::Asked => continue,
                 State::Loaded(_) => {
                     tables += 1;
@@ -155,7 +155,7 @@ impl Places {
         self.builder.is_busy()
     }
 
-    /// The place of a table, the one that it has or a new one, for one more mapping. `None` if all are
+    /// The slot of a table, the one that it has or a new one, for one more mapping. `None` if all are
     /// in use.
     pub(super) fn take(
         &mut self,
@@ -165,14 +165,14 @@ impl Places {
     ) -> Option<u32> {
         let file = file.map_or_else(Weak::new, Arc::downgrade);
         if let Some(&number) = self.by_key.get(&key) {
-            let place = self.get_mut(number)?;
-            place.users += 1;
-            let is_another = !place.file.ptr_eq(&file);
-            place.file = file;
+            let slot = self.get_mut(number)?;
+            slot.users += 1;
+            let is_another = !slot.file.ptr_eq(&file);
+            slot.file = file;
             // Of two files with the same key, the other one may be as it was.
-            if is_another && matches!(place.state, State::Nothing(NoTable::Changed)) {
-                place.state = State::Empty;
-                // It fails only for a number that there is no place for.
+            if is_another && matches!(slot.state, State::Nothing(NoTable::Changed)) {
+                slot.state = State::Empty;
+                // It fails only for a number that there is no slot for.
                 drop(maps.take_table_out(number));
             }
             return Some(number);
@@ -185,16 +185,16 @@ impl Places {
         let number = u32::try_from(at).ok()?;
         self.last_id += 1;
         let (id, used) = (self.last_id, Instant::now());
-        let place = Place { key, id, file, state: State::Empty, users: 1, used };
-        *self.in_order.get_mut(at)? = Some(place);
+        let slot = TableSlot { key, id, file, state: State::Empty, users: 1, used };
+        *self.in_order.get_mut(at)? = Some(slot);
         self.by_key.insert(key, number);
         Some(number)
     }
 
     /// A mapping is gone.
     pub(super) fn give_back(&mut self, number: u32) {
-        if let Some(place) = self.get_mut(number) {
-            place.users = place.users.saturating_sub(1);
+        if let Some(slot) = self.get_mut(number) {
+            slot.users = slot.users.saturating_sub(1);
         }
     }
 
@@ -206,9 +206,9 @@ impl Places {
         mapped: impl FnOnce(FileKey) -> Option<Arc<MappedFile>>,
     ) {
         let now = Instant::now();
-        let Some(place) = self.get_mut(number) else { return };
-        place.used = now;
-        let is_due = match place.state {
+        let Some(slot) = self.get_mut(number) else { return };
+        slot.used = now;
+        let is_due = match slot.state {
             State::Empty => true,
             State::Failed(when, _) => now.duration_since(when) >= RETRY,
             State::Asked | State::Nothing(_) | State::Loaded(_) => false,
@@ -216,7 +216,7 @@ impl Places {
         if !is_due {
             return;
         }
-        if let State::Failed(when, Failure::NoRoom(bytes)) = &mut place.state {
+        if let State::Failed(when, Failure::NoRoom(bytes)) = &mut slot.state {
             // To make it again takes long, to see that there still is no room does not.
             let bytes = *bytes;
             *when = now;
@@ -224,22 +224,22 @@ impl Places {
                 return;
             }
         }
-        let Some(Some(place)) = self.in_order.get_mut(number as usize) else { return };
-        let code = match place.key {
+        let Some(Some(slot)) = self.in_order.get_mut(number as usize) else { return };
+        let code = match slot.key {
             Key::Vdso => Code::Vdso,
             Key::File(key) => {
                 // The process that has mapped it last may have ended before others that map it.
-                let Some(file) = place.file.upgrade().or_else(|| mapped(key)) else { return };
-                place.file = Arc::downgrade(&file);
+                let Some(file) = slot.file.upgrade().or_else(|| mapped(key)) else { return };
+                slot.file = Arc::downgrade(&file);
                 Code::File(file)
             }
         };
-        if self.builder.ask((number, place.id), code) {
-            place.state = State::Asked;
+        if self.builder.ask((number, slot.id), code) {
+            slot.state = State::Asked;
         }
     }
 
-    /// Puts the tables that were made meanwhile in their places; whether one of them lacks rules.
+    /// Puts the tables that were made meanwhile in their slots; whether one of them lacks rules.
     pub(super) fn put_built(&mut self, maps: &mut UnwindMaps) -> bool {
         let mut lacks_rules = false;
         while let Some(built) = self.builder.built() {
@@ -249,7 +249,7 @@ impl Places {
             // First, since the table refers to them.
             let has_rules = maps.set_rules(first_rule, &rules).is_ok();
             let is_asked =
-                |place: &mut Place| place.id == id && matches!(place.state, State::Asked);
+                |slot: &mut TableSlot| slot.id == id && matches!(slot.state, State::Asked);
             if !self.get_mut(number).is_some_and(is_asked) {
                 continue;
             }
@@ -265,8 +265,8 @@ impl Places {
                     Err(why) => failed(why),
                 },
             };
-            if let Some(place) = self.get_mut(number) {
-                place.state = state;
+            if let Some(slot) = self.get_mut(number) {
+                slot.state = state;
             }
         }
         lacks_rules
@@ -289,24 +289,24 @@ impl Places {
         Ok(bytes)
     }
 
-    /// What has to be taken out so that there is room for so many bytes; `None` if that is in use.
+    /// What has to be evicted so that there is room for so many bytes; `None` if that is in use.
     fn room_for(&self, bytes: u64, now: Instant) -> Option<Vec<u32>> {
         let missing = self.bytes.saturating_add(bytes).saturating_sub(self.memory.tables);
         if missing == 0 {
             return Some(Vec::new());
         }
-        let candidate = |(number, place): (u32, &Option<Place>)| {
-            let place = place.as_ref()?;
-            let State::Loaded(bytes) = place.state else { return None };
-            Some(Candidate { number, bytes, is_mapped: place.users > 0, used: place.used })
+        let candidate = |(number, slot): (u32, &Option<TableSlot>)| {
+            let slot = slot.as_ref()?;
+            let State::Loaded(bytes) = slot.state else { return None };
+            Some(Candidate { number, bytes, is_mapped: slot.users > 0, used: slot.used })
         };
-        to_take_out((0..).zip(&self.in_order).filter_map(candidate).collect(), missing, now)
+        to_evict((0..).zip(&self.in_order).filter_map(candidate).collect(), missing, now)
     }
 
-    /// Frees a place that no mapping refers to.
+    /// Frees a slot that no mapping refers to.
     fn evict(&mut self, maps: &mut UnwindMaps) -> Option<usize> {
-        let unused = |(number, place): (u32, &Option<Place>)| {
-            place.as_ref().filter(|place| place.users == 0).map(|place| (place.used, number))
+        let unused = |(number, slot): (u32, &Option<TableSlot>)| {
+            slot.as_ref().filter(|slot| slot.users == 0).map(|slot| (slot.used, number))
         };
         let (_, number) = (0..).zip(&self.in_order).filter_map(unused).min()?;
         if matches!(self.get_mut(number)?.state, State::Loaded(_)) {
@@ -314,8 +314,8 @@ impl Places {
         }
         // Whatever else is there, the next table is to be asked for.
         maps.take_table_out(number).ok()?;
-        let place = self.in_order.get_mut(number as usize)?.take()?;
-        self.by_key.remove(&place.key);
+        let slot = self.in_order.get_mut(number as usize)?.take()?;
+        self.by_key.remove(&slot.key);
         Some(number as usize)
     }
 
@@ -340,20 +340,20 @@ impl Places {
 
     /// A walk that looks for this one has it made again.
     fn forget(&mut self, number: u32, maps: &mut UnwindMaps) {
-        let Some(place) = self.get_mut(number) else { return };
-        match place.state {
+        let Some(slot) = self.get_mut(number) else { return };
+        match slot.state {
             State::Empty | State::Failed(..) | State::Nothing(_) => {}
-            State::Asked => place.state = State::Empty,
+            State::Asked => slot.state = State::Empty,
             State::Loaded(bytes) => {
-                place.state = State::Empty;
+                slot.state = State::Empty;
                 self.bytes = self.bytes.saturating_sub(bytes);
-                // It fails only for a number that there is no place for.
+                // It fails only for a number that there is no slot for.
                 drop(maps.take_table_out(number));
             }
         }
     }
 
-    fn get_mut(&mut self, number: u32) -> Option<&mut Place> {
+    fn get_mut(&mut self, number: u32) -> Option<&mut TableSlot> {
         self.in_order.get_mut(number as usize)?.as_mut()
     }
 }
