@@ -24,7 +24,7 @@ pub(crate) fn find(archive: &mut Archive, arch: Arch) -> Result<PathBuf> {
     eprintln!("downloading Debian's perf for {arch}, with its libraries");
     let mut packages = archive.dependencies(PACKAGE)?;
     // Of the others it needs none to count.
-    packages.retain(|it| it.starts_with("lib"));
+    packages.retain(|it| it.starts_with("lib") || it.starts_with("zlib"));
     packages.push(PACKAGE.to_owned());
     let unpacked = archive.fetch_all(&packages)?;
     let program = unpacked.path().join("usr/bin/perf");
