@@ -10,7 +10,12 @@ use std::{
 
 use rustix::process::geteuid;
 
+use super::login;
 use crate::invoker::Invoker;
+
+/// What a browser needs to reach the user's screen and session.
+const OF_SESSION: [&str; 4] =
+    ["DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "DBUS_SESSION_BUS_ADDRESS"];
 
 /// Where the page can be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +70,7 @@ pub(super) fn open(address: &str, user: Option<&Invoker>) -> io::Result<()> {
     command.arg(address).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.envs(user.into_iter().flat_map(Invoker::environment));
+    command.envs(OF_SESSION.iter().filter_map(|name| Some((name, login::variable(name)?))));
     let runtime = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
     if user.is_some() && runtime.is_dir() {
         command.env("XDG_RUNTIME_DIR", runtime);

@@ -5,6 +5,7 @@
 //! waits for the page, has no capabilities, and ends with the agent.
 
 mod browser;
+mod login;
 mod peer;
 mod request;
 mod server;
@@ -127,9 +128,8 @@ fn serve(user: &OsStr) -> Result<()> {
     // Nobody has a browser: then whoever was told the address may see the page.
     let only = (!is_nobody).then(|| geteuid().as_raw());
     let server = Server::bind(page, only).map_err(failed("cannot listen on 127.0.0.1"))?;
-    let variable = |name: &str| std::env::var(name).ok().filter(|it| !it.is_empty());
-    let screen =
-        Screen::find(is_nobody, &rustix::system::uname().nodename().to_string_lossy(), variable);
+    let machine = rustix::system::uname();
+    let screen = Screen::find(is_nobody, &machine.nodename().to_string_lossy(), login::variable);
     say(&screen.tell(&server.address(), server.port()));
     if screen == Screen::Here
         && let Err(error) = server.ticket().and_then(|it| browser::open(&it, user.as_ref()))
