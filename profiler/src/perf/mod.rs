@@ -9,6 +9,7 @@ pub mod governor;
 pub mod hotplug;
 mod mmap_ring;
 pub mod open;
+pub(crate) mod opening;
 mod per_cpu;
 pub mod record;
 pub(crate) mod refusal;

@@ -1,13 +1,11 @@
 //! The same event on many CPUs: opened together, enabled together, and followed as CPUs come and go.
 
 use std::{
-    io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     sync::Weak,
 };
 
 use aya::programs::ProgramFd;
-use profiler_events::syntax::Precise;
 use profiler_profile::{
     cpus::CpuList,
     ledger::CpuEvent,
@@ -15,15 +13,14 @@ use profiler_profile::{
 };
 
 use super::{
-    attr::{self, How},
     config::EventChoice,
     dither::{self, Dither},
     event::Event,
     hotplug::Changes,
-    mmap_ring::MmapRing,
-    open::{self, OpenEvent, Scope},
+    open::{OpenEvent, Scope},
+    opening::{self, Failure, less_precise, try_open, with_ring},
     per_cpu::PerCpu,
-    refusal::{self, Use, is_not_counted},
+    refusal::{self, Use},
     sampled_cpu::SampledCpu,
 };
 use crate::{
@@ -71,41 +68,12 @@ impl EventSet {
         cpus: &CpuList,
         only_these: bool,
     ) -> Result<Self> {
-        let event = match choice {
-            EventChoice::Named(event) => event.clone(),
-            EventChoice::Default => Event::cycles(),
+        let open = |event: &Event, rate| {
+            let (cpus, only_these) = opening::of_event(event, cpus, only_these)?;
+            Self::open_event(event.clone(), rate, &cpus, only_these)
         };
-        let rate = event.rate(rate);
-        let (cpus, only_these) = of_event(&event, cpus, only_these)?;
-        match Self::open_event(event.clone(), rate, &cpus, only_these) {
-            Ok(set) => Ok(set),
-            Err(Failure::Other(error)) => Err(error),
-            Err(Failure::Open(error))
-                if is_not_counted(&error) && *choice == EventChoice::Default =>
-            {
-                Self::open_clock(rate, &cpus, only_these, &error)
-            }
-            Err(Failure::Open(error)) => Err(refusal::explain(&event, Use::Sample(rate), &error)),
-        }
-    }
-
-    /// Opens a clock in place of cycles, which the machine can't count.
-    fn open_clock(rate: Rate, cpus: &CpuList, only_these: bool, error: &io::Error) -> Result<Self> {
-        let (clock, cycles) = (Event::cpu_clock(), Event::cycles());
-        // A period means cycles; as nanoseconds it would be another one.
-        if matches!(rate, Rate::Period(_)) {
-            return Err(Error::system_with(
-                format!("perf_event_open of {cycles}"),
-                format!("this machine has no PMU that counts it ({error})"),
-                format!(
-                    "-c counts cycles; -e {clock} -c NANOSECONDS works everywhere, and so does -F"
-                ),
-            ));
-        }
-        let choice = EventChoice::Named(clock.clone());
-        let mut set = Self::open(&choice, rate, cpus, only_these)?;
-        let notice = format!("no hardware PMU ({error}); sampling {clock} in place of {cycles}");
-        set.notices.push(notice);
+        let (mut set, notice) = opening::chosen(choice, rate, open)?;
+        set.notices.extend(notice);
         Ok(set)
     }
 
@@ -119,10 +87,10 @@ impl EventSet {
         let mut changes = Changes::default();
         let mut lowest = None;
         for cpu in cpus.iter() {
-            let state = match try_open(&event, rate, cpu) {
+            let state = match try_open(&event, rate, Scope::Cpu(cpu), |_| ()) {
                 Ok((fd, precise)) => {
                     lowest = Some(lowest.map_or(precise, |it: u8| it.min(precise)));
-                    SampledCpu::new(with_ring(fd, cpu).map_err(Failure::Other)?)
+                    SampledCpu::new(with_ring(fd, cpu, 1).map_err(Failure::Other)?)
                 }
                 // ENODEV also says that the CPU is offline.
                 Err(_) if kernel::cpus("online").is_ok_and(|online| !online.contains(cpu)) => {
@@ -336,88 +304,13 @@ fn start(
     program: BorrowedFd<'_>,
     dither: Option<&Dither>,
 ) -> Result<OpenEvent> {
-    let (fd, _) = try_open(event, rate, cpu)
+    let (fd, _) = try_open(event, rate, Scope::Cpu(cpu), |_| ())
         .map_err(|error| refusal::explain(event, Use::Sample(rate), &error))?;
-    let event = with_ring(fd, cpu)?;
+    let event = with_ring(fd, cpu, 1)?;
     event.attach(program)?;
     if let Some(dither) = dither {
         dither.add(cpu, event.fd())?;
     }
     event.enable()?;
     Ok(event)
-}
-
-/// The event with a ring of one page, in which the kernel tells that it throttles. Such a record takes
-/// 32 bytes, so a page holds more than a timer tick's worth of them on every CPU.
-fn with_ring(fd: OwnedFd, cpu: u32) -> Result<OpenEvent> {
-    let ring = MmapRing::map(fd.as_fd(), 1).map_err(|error| {
-        Error::system_with(
-            format!("cannot map the record ring of the event on CPU {cpu}"),
-            error,
-            "each event maps 8 KiB: raise kernel.perf_event_mlock_kb, or add CAP_IPC_LOCK",
-        )
-    })?;
-    Ok(OpenEvent::new(cpu, fd, ring))
-}
-
-enum Failure {
-    Open(io::Error),
-    Other(Error),
-}
-
-/// The CPUs to sample that the event can be counted on, and whether they are the only ones.
-fn of_event(event: &Event, cpus: &CpuList, only_these: bool) -> Result<(CpuList, bool)> {
-    let Some(own) = &event.attr().cpus else { return Ok((cpus.clone(), only_these)) };
-    let own: CpuList = own.parse().map_err(|why| {
-        Error::system(format!("cannot read the CPUs of the PMU that counts {event}"), why)
-    })?;
-    let both: CpuList = cpus.iter().filter(|cpu| own.contains(*cpu)).collect();
-    if both.is_empty() {
-        let why = format!("-e {event}: only CPU {own} can count it, and none of these is sampled");
-        return Err(Error::Usage(why));
-    }
-    // Where all CPUs are of one kind, those that come are, too.
-    let is_all = both.len() == cpus.len();
-    Ok((both, only_these || !is_all))
-}
-
-/// What the user should know where an event samples less exactly than was asked for.
-fn less_precise(event: &Event, precise: u8) -> Option<String> {
-    let Precise::Level(asked) = event.attr().precise else { return None };
-    (precise < asked).then(|| {
-        format!("{event}: precise_ip {asked} is refused; sampling with precise_ip {precise}")
-    })
-}
-
-/// Opens the event on one CPU, as precisely as it was asked for if the PMU can, and without the guests' share of
-/// it. Tells how precise it is.
-pub(crate) fn try_open(event: &Event, rate: Rate, cpu: u32) -> io::Result<(OwnedFd, u8)> {
-    let is_refused = |it: &io::Result<OwnedFd>| {
-        let refusals = [libc::EINVAL, libc::EOPNOTSUPP];
-        let is_unknown = event.names_pmu() && errno(it) == Some(libc::ENOENT);
-        is_unknown || errno(it).is_some_and(|error| refusals.contains(&error))
-    };
-    let open = |how| open::open(&mut attr::sampling(event, rate, how), Scope::Cpu(cpu), None);
-    let (mut result, mut opened) = (Err(io::Error::from_raw_os_error(libc::EINVAL)), 0);
-    // Some PMUs refuse `exclude_guest`, and who asks for guests alone wants them.
-    let of_guests = if event.attr().exclude.host { &[false][..] } else { &[true, false] };
-    // Before Linux 6.6, ARM's PMUs don't know the type in an event's number. The CPU says which is meant.
-    let of_pmus = if event.names_pmu() { &[false, true][..] } else { &[false] };
-    for precise in event.precisions() {
-        for (exclude_guest, of_any_pmu) in pairs(of_guests, of_pmus) {
-            if is_refused(&result) {
-                (result, opened) = (open(How { exclude_guest, precise, of_any_pmu }), precise);
-            }
-        }
-    }
-    result.map(|fd| (fd, opened))
-}
-
-/// Each of the first with each of the others.
-fn pairs(first: &[bool], others: &[bool]) -> impl Iterator<Item = (bool, bool)> {
-    first.iter().flat_map(|one| others.iter().map(|other| (*one, *other)))
-}
-
-fn errno<T>(result: &io::Result<T>) -> Option<i32> {
-    result.as_ref().err().and_then(io::Error::raw_os_error)
 }

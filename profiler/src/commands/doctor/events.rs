@@ -7,7 +7,7 @@ use profiler_profile::source::Rate;
 use super::{Check, Verdict, bad, ok};
 use crate::{
     kernel,
-    perf::{event::Event, refusal::is_not_counted, set},
+    perf::{event::Event, open::Scope, opening, refusal::is_not_counted},
 };
 
 fn first_cpu() -> u32 {
@@ -17,7 +17,8 @@ fn first_cpu() -> u32 {
 /// Tries the default event and its fallback on the first CPU, as a run would.
 pub(super) fn events() -> Vec<Check> {
     let cpu = first_cpu();
-    let try_open = |event: &Event| set::try_open(event, Rate::Frequency(99), cpu);
+    let try_open =
+        |event: &Event| opening::try_open(event, Rate::Frequency(99), Scope::Cpu(cpu), |_| ());
     let event = |event: &Event| ok("event", format!("{event} will be sampled"));
     let (cycles, clock) = (Event::cycles(), Event::cpu_clock());
     match try_open(&cycles) {
