@@ -331,11 +331,12 @@ impl Sampling<'_> {
                     if self.have_all_ended() {
                         return None;
                     }
-                    self.sources.follow_cpus().iter().for_each(|notice| stderr::notice(notice));
+                    let changes = self.sideband.look();
+                    let notices = self.sources.follow_cpus(&changes.revived);
+                    notices.iter().for_each(|notice| stderr::notice(notice));
                     if let Some(deadline) = &self.deadline {
                         deadline.follow(self.sources.descriptors());
                     }
-                    let changes = self.sideband.look();
                     for (cpu, why) in &changes.refused {
                         stderr::notice(&format!("names may be missing: CPU {cpu}: {why}"));
                     }

@@ -27,6 +27,11 @@ pub trait Source {
     /// Whether the sampling times are moved.
     fn is_dithered(&self) -> bool;
 
+    /// Whether it fires for some tasks alone. Then it is known too late what is missing.
+    fn is_of_tasks(&self) -> bool {
+        false
+    }
+
     /// Starts sampling.
     fn enable(&mut self) -> Result<()>;
 
@@ -36,8 +41,9 @@ pub trait Source {
     /// Has it sample at another rate of the same kind, also on CPUs that come.
     fn set_rate(&mut self, rate: Rate) -> Result<()>;
 
-    /// Follows the CPUs that have come and gone since the last call; a line for each kind of change.
-    fn follow_cpus(&mut self) -> Vec<String>;
+    /// Follows the CPUs that have come and gone since the last call; a line for each kind of change. The events on
+    /// `revived` CPUs are dead, as these were away for a moment.
+    fn follow_cpus(&mut self, revived: &[u32]) -> Vec<String>;
 
     /// Takes what the kernel has recorded of the source itself, before its room for that is full.
     fn poll(&mut self);

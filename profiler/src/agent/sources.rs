@@ -19,9 +19,11 @@ use crate::{
     error::{Error, Result},
     kernel,
     perf::{
-        config::Config,
+        cgroups::CgroupSet,
+        config::{Config, Target},
         governor::{Governor, Lowering, Sampled},
         set::EventSet,
+        tasks::TaskSet,
     },
     source::Source,
 };
@@ -49,10 +51,19 @@ impl Running {
 impl Sources {
     /// Opens a source for each event that was asked for.
     pub(super) fn open(config: &Config) -> Result<Self> {
-        let open = |event| {
-            let set = EventSet::open(event, config.rate, &config.cpus, config.cpus_named)?;
-            let asked = set.describe().rate;
-            Ok(Running { source: Box::new(set), asked, lowered: 0 })
+        let Config { rate, ref cpus, cpus_named, .. } = *config;
+        let open = |event| -> Result<Running> {
+            let source: Box<dyn Source> = match &config.target {
+                Target::Cpus => Box::new(EventSet::open(event, rate, cpus, cpus_named)?),
+                Target::Tasks(tasks) => {
+                    Box::new(TaskSet::open(event, rate, tasks, cpus, cpus_named)?)
+                }
+                Target::Cgroups(folders) => {
+                    Box::new(CgroupSet::open(event, rate, folders, cpus, cpus_named)?)
+                }
+            };
+            let asked = source.describe().rate;
+            Ok(Running { source, asked, lowered: 0 })
         };
         Ok(Self {
             slots: config.events.iter().map(open).collect::<Result<_>>()?,
@@ -99,9 +110,10 @@ impl Sources {
         self.slots.iter_mut().map(|it| it.source.disable()).fold(Ok(()), Result::and)
     }
 
-    /// Follows the CPUs that have come and gone since the last call; what the user should know of that.
-    pub(super) fn follow_cpus(&mut self) -> Vec<String> {
-        once_each(self.slots.iter_mut().flat_map(|it| it.source.follow_cpus()))
+    /// Follows the CPUs that have come and gone since the last call, or were away for a moment; what the user should
+    /// know of that.
+    pub(super) fn follow_cpus(&mut self, revived: &[u32]) -> Vec<String> {
+        once_each(self.slots.iter_mut().flat_map(|it| it.source.follow_cpus(revived)))
     }
 
     /// Takes what the kernel has recorded of them.
@@ -159,7 +171,8 @@ impl Sources {
         let sampled = (0..).zip(&mut self.slots).map(|(slot, it)| {
             let now = it.source.describe();
             // Of a clock in part, nobody knows how many samples are missing.
-            let is_fast = now.counts.is_whole_clock() && Governor::is_fast(now.rate);
+            let is_known = now.counts.is_whole_clock() && !it.source.is_of_tasks();
+            let is_fast = is_known && Governor::is_fast(now.rate);
             // One that can't be read tells nothing.
             let clocks = if is_fast { it.source.account().0 } else { Vec::new() };
             Ok(Sampled { counters: counters.read(slot)?, clocks, rate: now.rate })

@@ -57,6 +57,15 @@ pub struct Slot {
     pub periods: Periods,
 }
 
+impl Slot {
+    /// The same part, for one more that runs it.
+    pub(crate) fn try_clone(&self) -> Result<Self> {
+        let program = self.program.try_clone();
+        let program = program.map_err(|it| Error::system("cannot duplicate a file", it))?;
+        Ok(Self { program, periods: self.periods.clone() })
+    }
+}
+
 /// The program and its maps in the kernel. All of it goes when this is dropped, or with the process.
 pub struct Program {
     /// Each source's part.

@@ -103,6 +103,18 @@ pub struct SamplingArgs {
     /// Sample only these CPUs, for example 0-3,7.
     #[arg(short = 'C', long = "cpu", value_name = "LIST", help_heading = FILTERS)]
     pub cpus: Option<CpuList>,
+    /// Open events on the tasks of -p, -t or the command, not on CPUs with a filter.
+    ///
+    /// Nothing fires while others run. What the tasks start inherits their events. In return the kernel switches
+    /// counters at each context switch of these tasks, and each thread takes a file for each CPU.
+    #[arg(long, conflicts_with_all = ["all_cpus", "per_cgroup"], help_heading = FILTERS, hide_short_help = true)]
+    pub per_task: bool,
+    /// Open events on the cgroups of --cgroup, --container or --unit, not on CPUs with a filter.
+    ///
+    /// Nothing fires while others run. In return the kernel switches counters when a CPU goes from one cgroup to
+    /// another.
+    #[arg(long, help_heading = FILTERS, hide_short_help = true)]
+    pub per_cgroup: bool,
     /// Keep only samples that hit kernel code, with their kernel stacks.
     #[arg(long, help_heading = FILTERS)]
     pub kernel_only: bool,

@@ -21,6 +21,7 @@ use crate::{
     kernel,
     launch::Launch,
     output::{Sink, config::Report},
+    perf::config::Target,
     shutdown::Signals,
     stderr,
     units::ProcessSpec,
@@ -85,6 +86,9 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     session.config.shows_status = launch.is_none() && !stderr::is_quiet();
     if replacements.iter().any(Replacement::needs_rights) {
         session.config.set_aside |= FILES_OF_OTHERS;
+    }
+    if let (Some(_), Target::Tasks(tasks)) = (&launch, &mut session.config.perf.target) {
+        tasks.enable_on_exec = true;
     }
     if launch.is_some() && invoker.is_some() && !as_root {
         session.config.set_aside |= SIGNALS_TO_OTHERS;

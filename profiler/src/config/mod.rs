@@ -6,6 +6,7 @@ pub(crate) mod events;
 mod filter;
 mod machine;
 mod process_names;
+mod target;
 
 use std::time::Duration;
 
@@ -102,6 +103,8 @@ impl Config {
         let pids = filter::processes(&args, machine, &mut notices)?;
         let filter = filter::resolve(&args, &pids, machine)?;
         let (filters, tids) = (filter::describe(&args), filter::threads(&args));
+        let mut filter = filter;
+        let target = target::resolve(&args, &pids, &tids, &mut filter)?;
         let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
             (Some(CallGraph::None), _) => 1,
@@ -145,7 +148,14 @@ impl Config {
                     (true, _) => 3,
                 },
             },
-            perf: perf::config::Config { events, rate, dither: !args.no_dither, cpus, cpus_named },
+            perf: perf::config::Config {
+                events,
+                rate,
+                dither: !args.no_dither,
+                cpus,
+                cpus_named,
+                target,
+            },
             worker: worker::Config {
                 names: symbolize::config::Config {
                     lines: args.lines,

@@ -40,6 +40,26 @@ pub fn sampling(event: &Event, rate: Rate, how: How) -> sys::perf_event_attr {
     attr
 }
 
+/// What an event of a task goes on to count, when the task starts others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inherit {
+    /// Nothing else.
+    Nothing,
+    /// The threads that it starts, and theirs. Needs Linux 5.13.
+    Threads,
+    /// Its threads and its child processes, and theirs.
+    All,
+}
+
+/// Makes a sampling event one of a task.
+pub fn of_task(attr: &mut sys::perf_event_attr, inherit: Inherit, enable_on_exec: bool) {
+    attr.set_inherit((inherit != Inherit::Nothing).into());
+    attr.set_inherit_thread((inherit == Inherit::Threads).into());
+    attr.set_enable_on_exec(enable_on_exec.into());
+    // Each task that has begun may have left a period unfinished: their number is asked for in no other way.
+    attr.set_task((inherit != Inherit::Nothing).into());
+}
+
 /// The attributes of an event that counts nothing, and has the kernel write records of what the tasks
 /// on its CPU do: map code, exec, fork and exit.
 ///
@@ -64,7 +84,7 @@ pub fn sideband() -> sys::perf_event_attr {
 
 /// What all events have in common: layout and meaning are those of `perf_event_open(2)` and
 /// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>.
-fn counting(event: &Event) -> sys::perf_event_attr {
+pub(super) fn counting(event: &Event) -> sys::perf_event_attr {
     let mut attr = sys::perf_event_attr::default();
     attr.size = u32::try_from(size_of_val(&attr)).unwrap_or(u32::MAX);
     let of = event.attr();
@@ -117,6 +137,19 @@ mod tests {
     fn records_of_mappings_are_asked_for_without_build_ids() {
         let attr = sideband();
         assert_eq!((attr.mmap(), attr.mmap2(), attr.build_id()), (1, 1, 0));
+    }
+
+    #[test]
+    fn what_a_task_starts_is_asked_for() {
+        let bits = |inherit, at_exec| {
+            let how = How { exclude_guest: true, precise: 0, of_any_pmu: false };
+            let mut attr = sampling(&Event::cpu_clock(), Rate::Frequency(99), how);
+            of_task(&mut attr, inherit, at_exec);
+            [attr.inherit(), attr.inherit_thread(), attr.task(), attr.enable_on_exec()]
+        };
+        assert_eq!(bits(Inherit::Nothing, false), [0, 0, 0, 0]);
+        assert_eq!(bits(Inherit::Threads, false), [1, 1, 1, 0]);
+        assert_eq!(bits(Inherit::All, true), [1, 0, 1, 1]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What is sampled, how often and where.
 
+use std::path::PathBuf;
+
 use profiler_profile::{cpus::CpuList, source::Rate};
 
 use super::event::Event;
@@ -17,6 +19,32 @@ pub struct Config {
     pub cpus: CpuList,
     /// Whether the CPUs were named, and so no other is sampled when it comes online.
     pub cpus_named: bool,
+    /// What the events are opened on.
+    pub target: Target,
+}
+
+/// What events are opened on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// CPUs: the eBPF program filters.
+    Cpus,
+    /// Tasks, and what they start.
+    Tasks(Tasks),
+    /// The cgroups with these folders, on each CPU, and what is below them.
+    Cgroups(Vec<PathBuf>),
+}
+
+/// The tasks that events are opened on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// Processes, with all their threads.
+    pub pids: Vec<u32>,
+    /// And their descendants.
+    pub children: bool,
+    /// Threads. If there are any, only they are meant, and nothing that they start.
+    pub tids: Vec<u32>,
+    /// The processes have yet to execute what is sampled: events are enabled when they do.
+    pub enable_on_exec: bool,
 }
 
 /// Which event to sample.

@@ -59,6 +59,15 @@ impl Event {
         }
     }
 
+    /// What `PERF_EVENT_IOC_PERIOD` wants to be told, for this rate of the event while it is open.
+    pub(crate) fn period(&self, rate: Rate) -> u64 {
+        match rate {
+            // Of a clock's frequency the kernel has made a period when it was opened.
+            Rate::Frequency(hz) if self.is_clock() => 1_000_000_000 / hz.max(1),
+            Rate::Frequency(value) | Rate::Period(value) => value,
+        }
+    }
+
     /// What it counts.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -1,6 +1,7 @@
 //! Perf events: which one, on which CPUs, opening it, and what the kernel writes into its ring.
 
 pub mod attr;
+pub mod cgroups;
 pub mod config;
 pub mod deadline;
 mod dither;
@@ -17,4 +18,8 @@ mod sampled_cpu;
 pub mod set;
 pub mod sideband;
 mod slot;
+mod task_list;
+mod task_records;
+mod task_times;
+pub mod tasks;
 pub mod wakeup;

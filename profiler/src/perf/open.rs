@@ -12,12 +12,13 @@ use profiler_profile::ledger::EventCount;
 use super::{mmap_ring::MmapRing, record};
 use crate::error::{Error, Result};
 
-/// An open event of one CPU with its ring: closed, with the program detached from it, when dropped.
+/// An open event of one CPU with its ring, if that is not another event's: closed, with the program detached from it,
+/// when dropped.
 #[derive(Debug)]
 pub struct OpenEvent {
     cpu: u32,
     // Unmapped before the file is closed.
-    ring: MmapRing,
+    ring: Option<MmapRing>,
     fd: Arc<OwnedFd>,
 }
 
@@ -61,7 +62,17 @@ pub(crate) fn open(
 impl OpenEvent {
     /// Takes an event that [`open`] has opened on this CPU, with the ring that was mapped for it.
     pub(crate) fn new(cpu: u32, fd: OwnedFd, ring: MmapRing) -> Self {
-        Self { cpu, ring, fd: Arc::new(fd) }
+        Self { cpu, ring: Some(ring), fd: Arc::new(fd) }
+    }
+
+    /// Takes an event that [`open`] has opened on the same CPU as another one, whose ring has the records of both.
+    pub(crate) fn beside(fd: OwnedFd, other: &Self) -> Result<Self> {
+        let event = Self { cpu: other.cpu, ring: None, fd: Arc::new(fd) };
+        event.ioctl("PERF_EVENT_IOC_SET_OUTPUT", |fd| {
+            // SAFETY: the ioctl takes two descriptors by value.
+            unsafe { sys::ioctls::SET_OUTPUT(fd, other.fd.as_raw_fd()) }
+        })?;
+        Ok(event)
     }
 
     /// The event's file, for who changes the event while it is open.
@@ -138,7 +149,9 @@ impl OpenEvent {
 
     /// Moves the records in its ring behind `bytes`.
     pub(crate) fn read_records(&mut self, bytes: &mut Vec<u8>) {
-        self.ring.read(bytes);
+        if let Some(ring) = &mut self.ring {
+            ring.read(bytes);
+        }
     }
 
     /// How often the kernel has throttled the event since the last call.

@@ -61,16 +61,20 @@ impl<P: Place> PerCpu<P> {
     ///
     /// The kernel takes a CPU's events out when it goes offline, and leaves them dead when it is back:
     /// they are closed, and others opened. Where both have happened since the last look, the list of
-    /// CPUs is as before, but no more time passes for the event.
+    /// CPUs is as before, but no more time passes for the event: it is asked, unless it is known which are `dead`.
     pub(super) fn look(
         &mut self,
         online: &CpuList,
+        dead: Option<&[u32]>,
         mut open: impl FnMut(u32) -> Result<OpenEvent>,
     ) -> Changes {
         let mut changes = Changes { gone: self.close_absent(online), ..Changes::default() };
-        let asked = self.take_turn();
+        let asked = if dead.is_none() { self.take_turn() } else { Vec::new() };
         for (&cpu, place) in self.cpus.iter_mut().filter(|(cpu, _)| online.contains(**cpu)) {
-            let is_dead = asked.contains(&cpu) && place.slot().stands_still();
+            let is_dead = match dead {
+                Some(dead) => dead.contains(&cpu),
+                None => asked.contains(&cpu) && place.slot().stands_still(),
+            };
             if place.slot().event().is_some() && !is_dead {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    sync::Weak,
+    sync::{Arc, Weak},
 };
 
 use aya::programs::ProgramFd;
@@ -40,6 +40,8 @@ pub struct EventSet {
     rate: Rate,
     /// Whether CPUs that come online later are sampled, too.
     newcomers: bool,
+    /// The folder of the cgroup that is counted; everything if `None`.
+    cgroup: Option<Arc<OwnedFd>>,
     /// Every CPU to sample, online or not.
     cpus: PerCpu<SampledCpu>,
     /// Held open for the end of the run.
@@ -68,9 +70,20 @@ impl EventSet {
         cpus: &CpuList,
         only_these: bool,
     ) -> Result<Self> {
+        Self::open_in(None, choice, rate, cpus, only_these)
+    }
+
+    /// The same of what is in a cgroup or below it, by its folder.
+    pub(super) fn open_in(
+        cgroup: Option<&Arc<OwnedFd>>,
+        choice: &EventChoice,
+        rate: Rate,
+        cpus: &CpuList,
+        only_these: bool,
+    ) -> Result<Self> {
         let open = |event: &Event, rate| {
             let (cpus, only_these) = opening::of_event(event, cpus, only_these)?;
-            Self::open_event(event.clone(), rate, &cpus, only_these)
+            Self::open_event(cgroup.cloned(), event.clone(), rate, &cpus, only_these)
         };
         let (mut set, notice) = opening::chosen(choice, rate, open)?;
         set.notices.extend(notice);
@@ -78,6 +91,7 @@ impl EventSet {
     }
 
     fn open_event(
+        cgroup: Option<Arc<OwnedFd>>,
         event: Event,
         rate: Rate,
         cpus: &CpuList,
@@ -87,7 +101,7 @@ impl EventSet {
         let mut changes = Changes::default();
         let mut lowest = None;
         for cpu in cpus.iter() {
-            let state = match try_open(&event, rate, Scope::Cpu(cpu), |_| ()) {
+            let state = match try_open(&event, rate, scope(cgroup.as_deref(), cpu), |_| ()) {
                 Ok((fd, precise)) => {
                     lowest = Some(lowest.map_or(precise, |it: u8| it.min(precise)));
                     SampledCpu::new(with_ring(fd, cpu, 1).map_err(Failure::Other)?)
@@ -105,8 +119,9 @@ impl EventSet {
         notices.extend(lowest.and_then(|precise| less_precise(&event, precise)));
         let newcomers = !only_these;
         let online = OnlineCpus::open().map_err(Failure::Other)?;
-        // Without /proc nobody says how long a CPU slept: its periods count as missed.
-        let has_times = event.is_clock() && kernel::has_proc();
+        // Without /proc nobody says how long a CPU slept: its periods count as missed. The clock of a cgroup stands
+        // still then.
+        let has_times = event.is_clock() && cgroup.is_none() && kernel::has_proc();
         let idle = has_times.then(IdleTimes::open).transpose().map_err(Failure::Other)?;
         let cpus = sampled.into_iter().collect();
         Ok(Self {
@@ -114,6 +129,7 @@ impl EventSet {
             notices,
             rate,
             newcomers,
+            cgroup,
             cpus,
             online,
             idle,
@@ -162,11 +178,7 @@ impl EventSet {
     /// Has all events sample at another rate of the same kind, also those of CPUs that come.
     pub fn set_rate(&mut self, rate: Rate) -> Result<()> {
         self.rate = rate;
-        let period = match rate {
-            // Of a clock's frequency the kernel has made a period when it was opened.
-            Rate::Frequency(hz) if self.event.is_clock() => 1_000_000_000 / hz.max(1),
-            Rate::Frequency(value) | Rate::Period(value) => value,
-        };
+        let period = self.event.period(rate);
         if let Some(dither) = &self.dither {
             return dither.set_nominal(period);
         }
@@ -199,8 +211,9 @@ impl EventSet {
         disabled
     }
 
-    /// Follows the CPUs that have come and gone since the last look.
-    pub fn look(&mut self) -> Changes {
+    /// Follows the CPUs that have come and gone since the last look. Who has an event of each CPU knows which of them
+    /// were away unseen: an event of a cgroup also stands still while nothing of that runs.
+    pub fn look(&mut self, revived: &[u32]) -> Changes {
         let Ok(online) = self.online.read() else { return Changes::default() };
         let Some(program) = &self.program else { return Changes::default() };
         let program = program.as_fd();
@@ -211,7 +224,10 @@ impl EventSet {
             note_idle(times, &mut self.cpus);
         }
         let (event, rate, dither) = (&self.event, self.rate, self.dither.as_ref());
-        self.cpus.look(&online, |cpu| start(event, rate, cpu, program, dither))
+        let cgroup = self.cgroup.as_deref();
+        let dead = cgroup.map(|_| revived);
+        self.cpus
+            .look(&online, dead, |cpu| start(event, rate, scope(cgroup, cpu), cpu, program, dither))
     }
 
     /// Counts how often the kernel has throttled the events since the last call.
@@ -272,8 +288,8 @@ impl Source for EventSet {
         self.set_rate(rate)
     }
 
-    fn follow_cpus(&mut self) -> Vec<String> {
-        self.look().notices().collect()
+    fn follow_cpus(&mut self, revived: &[u32]) -> Vec<String> {
+        self.look(revived).notices().collect()
     }
 
     fn poll(&mut self) {
@@ -296,15 +312,24 @@ fn note_idle(times: &IdleTimes, cpus: &mut PerCpu<SampledCpu>) {
     }
 }
 
+/// All that runs on a CPU, or what is in the cgroup.
+fn scope(cgroup: Option<&OwnedFd>, cpu: u32) -> Scope<'_> {
+    match cgroup {
+        Some(folder) => Scope::Cgroup { folder: folder.as_fd(), cpu },
+        None => Scope::Cpu(cpu),
+    }
+}
+
 /// Opens the event on one CPU while the others are enabled.
 fn start(
     event: &Event,
     rate: Rate,
+    scope: Scope<'_>,
     cpu: u32,
     program: BorrowedFd<'_>,
     dither: Option<&Dither>,
 ) -> Result<OpenEvent> {
-    let (fd, _) = try_open(event, rate, Scope::Cpu(cpu), |_| ())
+    let (fd, _) = try_open(event, rate, scope, |_| ())
         .map_err(|error| refusal::explain(event, Use::Sample(rate), &error))?;
     let event = with_ring(fd, cpu, 1)?;
     event.attach(program)?;

@@ -103,7 +103,7 @@ impl Sideband {
     pub fn look(&mut self) -> Changes {
         let Ok(online) = kernel::cpus("online") else { return Changes::default() };
         self.cpus.admit(&online);
-        self.cpus.look(&online, |cpu| Ok(self.opener.open(cpu)?))
+        self.cpus.look(&online, None, |cpu| Ok(self.opener.open(cpu)?))
     }
 
     /// Moves all records that are there behind those in `sink`; these ones in the order of time. The
