@@ -119,7 +119,7 @@ pub(crate) mod tests {
         address::Address,
         frame::Frame,
         ledger::{
-            CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, SourceSide,
+            CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, Scope, SourceSide,
             counters::PerCpuCounters, memory::Memory,
         },
         profile::Profile,
@@ -225,6 +225,7 @@ pub(crate) mod tests {
             pids: Vec::new(),
             children: None,
             filters: Vec::new(),
+            scope: Scope::default(),
             strangers: Arc::new(PerCpuCount::new(sources.len(), 1)),
             sideband_lost: 0,
             sideband_malformed: 0,

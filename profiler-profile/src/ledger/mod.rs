@@ -92,11 +92,33 @@ impl PerCpuCount {
     }
 }
 
+/// What the events were opened on, and so what the accounts are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// CPUs: all that runs there.
+    #[default]
+    Machine,
+    /// Tasks: nothing else fires.
+    Tasks,
+    /// Cgroups: as of tasks.
+    Cgroups,
+}
+
+impl Scope {
+    /// Whether it is the whole machine.
+    fn is_machine(&self) -> bool {
+        *self == Self::Machine
+    }
+}
+
 /// What the kernel side has counted when the events are disabled and the ring is empty.
 #[derive(Debug)]
 pub struct KernelSide {
     /// Each source of samples, by slot.
     pub sources: Vec<SourceSide>,
+    /// What they were opened on.
+    pub scope: Scope,
     /// For how long the events were enabled.
     pub duration: Duration,
     /// The processes that were asked for; all if empty.
@@ -382,6 +404,9 @@ pub struct Ledger {
     pub period: Option<u64>,
     /// Whether the sampling times of a source were moved, so that no program keeps step with them.
     pub dithered: bool,
+    /// What the events were opened on; serialized only if that is not the machine.
+    #[serde(skip_serializing_if = "Scope::is_machine")]
+    pub scope: Scope,
     /// The processes that were asked for; all if empty.
     pub pids: Vec<u32>,
     /// And their descendants, if these were asked for.
@@ -478,6 +503,7 @@ impl Ledger {
             dithered: sources.iter().any(|it| it.dithered),
             pids: kernel.pids.clone(),
             children: kernel.children,
+            scope: kernel.scope,
             filters: kernel.filters.clone(),
             lowered,
             sources,
@@ -525,6 +551,7 @@ pub(crate) mod tests {
             pids: Vec::new(),
             children: None,
             filters: Vec::new(),
+            scope: Scope::default(),
             strangers: Arc::new(PerCpuCount::new(1, 0)),
             sideband_lost: 0,
             sideband_malformed: 0,
@@ -598,6 +625,7 @@ pub(crate) mod tests {
             pids: Vec::new(),
             children: None,
             filters: Vec::new(),
+            scope: Scope::default(),
             strangers: Arc::new(strangers),
             sideband_lost: 3,
             sideband_malformed: 2,
@@ -646,12 +674,16 @@ pub(crate) mod tests {
         selected.filters = vec!["--comm a*".into(), "--uid 7".into()];
         let table = selected.table(false);
         let line = "\nwhat matches --comm a*, --uid 7 has 7 samples: 4 delivered, 3 lost\n";
-        assert!(table.contains(line), "{table}");
+        assert!(table.contains(line) && table.contains("\nthe whole machine:\n"), "{table}");
+        selected.scope = Scope::Cgroups;
+        let table = selected.table(false);
+        assert!(table.contains("\nthese cgroups on each CPU:\n"), "{table}");
         let mut of_family = ledger.clone();
+        of_family.scope = Scope::Tasks;
         of_family.pids = vec![7];
         of_family.children = Some(Children { followed: 5, not_followed: 1 });
         let table = of_family.table(false);
-        let line = "\nprocess 7 and 5 descendants: 4 samples delivered, at most 3 lost\n";
+        let line = "\nprocess 7 and 5 descendants: 4 samples delivered, at most 3 lost\nthese tasks on each CPU:\n";
         assert!(table.contains(line), "{table}");
         assert!(table.contains("\n1 descendants were not sampled, "), "{table}");
         assert!(table.contains("\nrecords of forks may be among them"), "{table}");
@@ -698,6 +730,7 @@ pub(crate) mod tests {
             pids: Vec::new(),
             children: None,
             filters: Vec::new(),
+            scope: Scope::default(),
             strangers: Arc::new(PerCpuCount::new(2, 1)),
             sideband_lost: 0,
             sideband_malformed: 0,

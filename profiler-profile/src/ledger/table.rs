@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Account, CpuAccount, Ledger, SourceAccount, naming};
+use super::{Account, CpuAccount, Ledger, Scope, SourceAccount, naming};
 use crate::{cpus::CpuList, stack_end};
 
 /// More CPUs, a line each, would push what matters off the screen.
@@ -162,14 +162,18 @@ impl Ledger {
     fn asked_for(&self, text: &mut String) {
         let Some((who, have)) = self.selection() else { return };
         let Account { delivered, filtered, lost, .. } = &self.total;
+        let of = match self.scope {
+            Scope::Machine => "the whole machine",
+            Scope::Tasks => "these tasks on each CPU",
+            Scope::Cgroups => "these cgroups on each CPU",
+        };
         if self.children.is_some() {
             let lost = match lost.by_us() {
                 0 => "0 lost".into(),
                 // Nobody knows whose they were.
                 lost => format!("at most {lost} lost"),
             };
-            let _ =
-                writeln!(text, "{who}: {delivered} samples delivered, {lost}\nthe whole machine:");
+            let _ = writeln!(text, "{who}: {delivered} samples delivered, {lost}\n{of}:");
             return;
         }
         let (in_user_mode, lost) = (filtered.user_mode, lost.by_us());
@@ -178,7 +182,7 @@ impl Ledger {
         if in_user_mode > 0 {
             let _ = write!(text, ", {in_user_mode} in user mode");
         }
-        let _ = writeln!(text, ", {lost} lost\nthe whole machine:");
+        let _ = writeln!(text, ", {lost} lost\n{of}:");
     }
 
     /// Whose samples were asked for, if not everybody's, and their verb.

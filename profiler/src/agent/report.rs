@@ -6,12 +6,12 @@ use std::{
 };
 
 use profiler_profile::ledger::{
-    Children, KernelSide, Ledger, Lost, SourceSide,
+    Children, KernelSide, Ledger, Lost, Scope, SourceSide,
     watch::{Progress, Watch},
 };
 
 use super::{Sampling, resident};
-use crate::{error::Result, output::Blocked, stderr};
+use crate::{error::Result, output::Blocked, perf::config::Target, stderr};
 
 impl Sampling<'_> {
     /// Prints the ledger so far.
@@ -35,6 +35,11 @@ impl Sampling<'_> {
         KernelSide {
             sources,
             duration,
+            scope: match self.config.perf.target {
+                Target::Cpus => Scope::Machine,
+                Target::Tasks(_) => Scope::Tasks,
+                Target::Cgroups(_) => Scope::Cgroups,
+            },
             pids: self.config.process.pids.clone(),
             children: self.family.as_ref().map(|family| Children {
                 followed: family.followed(),

@@ -193,7 +193,7 @@ pub(crate) mod tests {
 
     use profiler_profile::{
         export::{format::Format, root::Root},
-        ledger::{KernelSide, memory::Memory},
+        ledger::{KernelSide, Scope, memory::Memory},
         sample::Task,
         source::{Counts, Rate, Source},
         stack_end::StackEnd,
@@ -255,6 +255,7 @@ pub(crate) mod tests {
             pids: Vec::new(),
             children: None,
             filters: Vec::new(),
+            scope: Scope::default(),
             strangers: Arc::new(PerCpuCount::new(0, 0)),
             sideband_lost: 0,
             sideband_malformed: 0,

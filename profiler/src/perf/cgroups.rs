@@ -145,7 +145,8 @@ impl Source for CgroupSet {
         let mut unread = None;
         for set in &mut self.sets {
             let (events, error) = set.account();
-            events.into_iter().for_each(|event| add(&mut cpus, event));
+            let is_clock = set.event.is_clock();
+            events.into_iter().for_each(|event| add(&mut cpus, event, is_clock));
             unread = unread.or(error);
         }
         (cpus.into_values().collect(), unread)
@@ -157,9 +158,14 @@ impl Source for CgroupSet {
 }
 
 /// Adds the events of a cgroup on a CPU to those of the others.
-fn add(cpus: &mut BTreeMap<u32, CpuEvent>, event: CpuEvent) {
+fn add(cpus: &mut BTreeMap<u32, CpuEvent>, event: CpuEvent, is_clock: bool) {
     // Their time is that of the cgroup, so it does not tell for how long the CPU was away.
-    let event = CpuEvent { whole: true, ..event };
+    let mut event = CpuEvent { whole: true, ..event };
+    if is_clock {
+        // For the root of the hierarchy the kernel begins with a time that is long past; what a clock counts is right.
+        event.count.enabled_ns = event.count.count;
+        event.count.running_ns = event.count.count;
+    }
     cpus.entry(event.cpu)
         .and_modify(|sum| {
             sum.count += event.count;
@@ -189,12 +195,14 @@ mod tests {
         };
         let mut cpus = BTreeMap::new();
         for it in [event(0, 5, false), event(3, 1, false), event(0, 2, true)] {
-            add(&mut cpus, it);
+            add(&mut cpus, it, false);
         }
         let first = cpus[&0];
         assert_eq!((first.count.count, first.count.enabled_ns, first.count.running_ns), (7, 14, 7));
         assert_eq!((first.events, first.throttled, first.refused, first.whole), (2, 2, true, true));
         assert_eq!((cpus.len(), cpus[&3].count.count, cpus[&3].refused), (2, 1, false));
+        add(&mut cpus, event(4, 9, false), true);
+        assert_eq!((cpus[&4].count.enabled_ns, cpus[&4].count.running_ns), (9, 9));
     }
 
     #[test]

@@ -13,7 +13,8 @@ use profiler_profile::{
     },
     frame::Missing,
     ledger::{
-        CpuEvent, EventCount, KernelSide, SourceSide, counters::PerCpuCounters, memory::Memory,
+        CpuEvent, EventCount, KernelSide, Scope, SourceSide, counters::PerCpuCounters,
+        memory::Memory,
     },
     report::table,
     source::{Counts, Rate},
@@ -103,6 +104,7 @@ impl Recording {
             pids: Vec::new(),
             children: None,
             filters: Vec::new(),
+            scope: Scope::default(),
             strangers: Arc::new(count()),
             sideband_lost: 0,
             sideband_malformed: 0,

@@ -18,6 +18,7 @@ mod every_kernel {
     pub(crate) mod parsing;
     pub(crate) mod sideband;
     pub(crate) mod sources;
+    pub(crate) mod tasks;
     pub(crate) mod unwinding;
     pub(crate) mod walks;
 }

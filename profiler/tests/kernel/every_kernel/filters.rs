@@ -94,14 +94,14 @@ fn a_run_ends_with_the_threads_that_were_asked_for() {
 }
 
 /// A cgroup of version 2 with one below it; removed when dropped, with the mount if there was none.
-struct Cgroup {
-    folder: PathBuf,
+pub(crate) struct Cgroup {
+    pub(crate) folder: PathBuf,
     mounted: Option<PathBuf>,
 }
 
 impl Cgroup {
     /// `None`, and the reason printed, where none can be made.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let name = format!("profiler-test-{}", std::process::id());
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let known = mounts.lines().find(|line| line.contains(" - cgroup2 "));
@@ -121,7 +121,8 @@ impl Cgroup {
         Some(Self { folder, mounted })
     }
 
-    fn take(&self, program: &Program) {
+    /// Moves the program into the one below.
+    pub(crate) fn take(&self, program: &Program) {
         fs::write(self.folder.join("below/cgroup.procs"), program.pid()).unwrap();
     }
 }

@@ -194,17 +194,17 @@ fn a_dead_event_is_replaced() {
     let mut set = EventSet::open(&clock, config.perf.rate, &first, true).unwrap();
     set.attach(slot.program).unwrap();
     set.enable().unwrap();
-    let unchanged = set.look();
+    let unchanged = set.look(&[]);
     assert_eq!(unchanged.notices().count(), 0, "{unchanged:?}");
 
     // An event that is disabled is as good as one whose CPU was offline.
     set.disable().unwrap();
     // Some time has passed for it since the last look, and none since this one.
-    set.look();
-    let changes = set.look();
+    set.look(&[]);
+    let changes = set.look(&[]);
     assert_eq!(changes.revived, first.iter().collect::<Vec<_>>(), "{changes:?}");
     let before = set.account().0[0].count;
-    let unchanged = set.look();
+    let unchanged = set.look(&[]);
     assert_eq!(unchanged.notices().count(), 0, "{unchanged:?}");
 
     let (events, failed) = set.account();
