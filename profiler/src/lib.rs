@@ -50,6 +50,7 @@ pub mod sample;
 pub mod shutdown;
 mod sigbus;
 pub mod source;
+mod stat;
 pub mod stderr;
 pub mod symbolize;
 mod time_budget;

@@ -6,6 +6,7 @@ mod list;
 mod record;
 mod report;
 mod sampling;
+mod stat;
 mod stream;
 mod usage;
 
@@ -25,6 +26,7 @@ pub use self::{
     record::RecordArgs,
     report::{By, FilterArgs, ReportArgs},
     sampling::{CallGraph, Root, SamplingArgs, Strict},
+    stat::StatArgs,
     stream::StreamArgs,
     usage::{help_of, one_line},
 };
@@ -121,6 +123,17 @@ pub enum Command {
     /// privileges.
     #[command(help_template = TEMPLATE, before_help = diff::EXAMPLES)]
     Diff(DiffArgs),
+    /// Count events of a command, a process or the machine.
+    ///
+    /// Counts until the command or the processes exit, for a time, or until Ctrl-C, and prints how often each event has
+    /// happened, with the ratios that people read off such counts. Takes no samples, and needs no eBPF.
+    ///
+    /// Needs no privileges to count a command in user mode, unless kernel.perf_event_paranoid is above 2.
+    ///
+    /// With a command, the exit code is the command's, 128 + N if signal N ended it, 127 if there is no such
+    /// command, and 126 if it can't be run.
+    #[command(help_template = TEMPLATE, before_help = stat::EXAMPLES)]
+    Stat(Box<StatArgs>),
     /// List the events that this machine has, for -e.
     ///
     /// By kind, with descriptions, from sysfs and tracefs. Needs no privileges, apart from tracefs.
@@ -232,6 +245,7 @@ mod tests {
             "report",
             "convert",
             "diff",
+            "stat",
             "list",
             "doctor",
             "unwind-info",

@@ -201,7 +201,7 @@ pub struct SamplingArgs {
 
 /// Reads an event. Shells complete their names, and what is wrong with one it says itself.
 #[derive(Clone)]
-struct EventNames;
+pub(super) struct EventNames;
 
 impl TypedValueParser for EventNames {
     type Value = Events;

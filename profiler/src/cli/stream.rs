@@ -22,7 +22,7 @@ pub struct StreamArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value = "function", requires = "top",
           help_heading = OUTPUT, hide_short_help = true)]
     pub by: By,
-    /// Write to this file instead of standard output; `-` is standard output.
+    /// Write to this file [default: -, standard output].
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
     /// How to sample.

@@ -39,13 +39,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shells_list_processes_for_the_run_and_the_recording() {
+    fn shells_list_processes_wherever_they_are_named() {
         // By the short option and the long one.
-        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 4);
+        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 6);
         let fish = script(Shell::Fish);
-        for condition in
-            ["__fish_profiler_needs_command", "__fish_profiler_using_subcommand record"]
-        {
+        for condition in [
+            "__fish_profiler_needs_command",
+            "__fish_profiler_using_subcommand record",
+            "__fish_profiler_using_subcommand stat",
+        ] {
             // Those that the lines above use.
             let line = format!(r#"complete -c profiler -n "{condition}" -s p -l pid -"#);
             assert_eq!(fish.matches(&line).count(), 2, "{condition}");

@@ -36,14 +36,22 @@ impl Destination {
     /// Opens it for a profile of this owner. The replacement is committed when the file is whole.
     pub(super) fn open(&self, owner: Option<&Invoker>) -> Result<(Sink, Option<Replacement>)> {
         refuse_terminal(self.format, self.path.as_deref())?;
-        match &self.path {
-            Some(path) if !is_special(path) => {
-                let (replacement, file) = Replacement::begin(path, owner)?;
-                Ok((Sink::of(file, path), Some(replacement)))
-            }
-            Some(path) => Ok((Sink::of(open_special(path)?, path), None)),
-            None => Ok((Sink::open(None)?, None)),
+        open(self.path.as_deref(), owner)
+    }
+}
+
+/// Opens a file of this owner to be written, or standard output. The replacement is committed when the file is whole.
+pub(super) fn open(
+    path: Option<&Path>,
+    owner: Option<&Invoker>,
+) -> Result<(Sink, Option<Replacement>)> {
+    match path {
+        Some(path) if !is_special(path) => {
+            let (replacement, file) = Replacement::begin(path, owner)?;
+            Ok((Sink::of(file, path), Some(replacement)))
         }
+        Some(path) => Ok((Sink::of(open_special(path)?, path), None)),
+        None => Ok((Sink::open(None)?, None)),
     }
 }
 

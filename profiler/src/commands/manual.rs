@@ -17,6 +17,7 @@ const SYNOPSIS: &[&str] = &[
     "profiler report [OPTION]... [FILE]",
     "profiler convert [OPTION]... IN OUT",
     "profiler diff [OPTION]... BEFORE AFTER",
+    "profiler stat [OPTION]... [-- COMMAND [ARGUMENT]...]",
     "profiler list [--json] [GLOB]",
     "profiler doctor [--json]",
     "profiler unwind-info FILE [--at PC]",

@@ -13,6 +13,7 @@ mod recorded;
 mod replacement;
 mod report;
 mod session;
+mod stat;
 mod stream;
 mod unwind_info;
 
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Report(args)) => report::run(&args),
         Some(Command::Convert(args)) => convert::run(args),
         Some(Command::Diff(args)) => diff::run(&args),
+        Some(Command::Stat(args)) => stat::run(*args),
         Some(Command::List(args)) => Ok(list::run(&args)),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),

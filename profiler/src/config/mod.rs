@@ -5,7 +5,7 @@
 pub(crate) mod events;
 mod filter;
 mod machine;
-mod process_names;
+pub(crate) mod process_names;
 mod target;
 
 use std::time::Duration;

@@ -15,7 +15,7 @@ const LIKENESS: f64 = 0.8;
 const SUGGESTED: usize = 3;
 
 /// The process of this name. Of several, one that all others descend from is meant where these are sampled with it.
-pub(super) fn find(name: &str, all: &[Called], with_children: bool) -> Result<u32> {
+pub(crate) fn find(name: &str, all: &[Called], with_children: bool) -> Result<u32> {
     let found: Vec<&Called> =
         all.iter().filter(|it| it.names.iter().any(|it| it == name)).collect();
     match found.as_slice() {

@@ -1,7 +1,7 @@
 //! From an event and a rate to the kernel's `perf_event_attr`.
 
 use perf_event_open_sys::bindings as sys;
-use profiler_events::Breakpoint;
+use profiler_events::{Breakpoint, syntax::Precise};
 use profiler_profile::source::Rate;
 
 use super::event::Event;
@@ -15,6 +15,33 @@ pub struct How {
     pub precise: u8,
     /// Leave out which PMU is meant, as kernels know events that can't be told it.
     pub of_any_pmu: bool,
+}
+
+/// How an event is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counting {
+    /// It is alone or the first of its group: the others begin and end with it.
+    pub(crate) leads: bool,
+    /// It begins when its task executes a program.
+    pub(crate) on_exec: bool,
+    /// What its task starts is counted with it.
+    pub(crate) inherit: bool,
+}
+
+/// The attributes of an event that is counted, opened disabled. Its group is read at once.
+#[must_use]
+pub(crate) fn counted(event: &Event, how: Counting) -> sys::perf_event_attr {
+    let mut attr = counting(event);
+    attr.read_format |= u64::from(sys::PERF_FORMAT_ID | sys::PERF_FORMAT_GROUP);
+    attr.set_disabled(how.leads.into());
+    attr.set_enable_on_exec((how.leads && how.on_exec).into());
+    attr.set_inherit(how.inherit.into());
+    attr.set_exclude_guest(event.attr().exclude.guest.into());
+    // Where `P` leaves it to the PMU, there is nothing to be precise about.
+    if let Precise::Level(level) = event.attr().precise {
+        attr.set_precise_ip(level.into());
+    }
+    attr
 }
 
 /// The attributes of a sampling event, opened disabled.
@@ -131,6 +158,15 @@ mod tests {
         assert_eq!((attr.freq(), attr.exclude_guest(), attr.type_), (0, 0, 1));
         // SAFETY: as above.
         assert_eq!(unsafe { attr.__bindgen_anon_1.sample_period }, 1_000_000);
+    }
+
+    #[test]
+    fn a_group_begins_with_its_leader() {
+        let how = |leads| Counting { leads, on_exec: true, inherit: true };
+        let [leader, other] = [true, false].map(|it| counted(&Event::cycles(), how(it)));
+        assert_eq!((leader.disabled(), leader.enable_on_exec(), leader.inherit()), (1, 1, 1));
+        assert_eq!((other.disabled(), other.enable_on_exec(), other.inherit()), (0, 0, 1));
+        assert_eq!((leader.read_format, other.read_format), (0b1111, 0b1111));
     }
 
     #[test]

@@ -38,6 +38,10 @@ pub(crate) fn explain(event: &Event, used: Use, error: &io::Error) -> Error {
 
 fn next(event: &Event, used: Use, error: &io::Error) -> String {
     let text = match (error.raw_os_error(), used) {
+        (Some(libc::EACCES | libc::EPERM), Use::Count) => {
+            let level = kernel::sysctl_number("kernel.perf_event_paranoid");
+            return forbidden_count(level);
+        }
         (Some(libc::EACCES | libc::EPERM), _) => {
             return match kernel::sysctl_number("kernel.perf_event_paranoid") {
                 Some(level) => {
@@ -57,7 +61,8 @@ fn next(event: &Event, used: Use, error: &io::Error) -> String {
         }
         (Some(libc::EINVAL), Use::Trace) => "the kernel can't put a probe there",
         (Some(libc::EINVAL), Use::Count) => {
-            "the PMU can't count it like this, or not in this group: try it alone, without modifiers"
+            "the PMU can't count it like this, or has not enough counters for the whole group: try it without \
+             modifiers, and alone"
         }
         (Some(libc::ENOSPC), _) => "the processor has no register left for it",
         (Some(libc::EBUSY), _) => {
@@ -67,6 +72,9 @@ fn next(event: &Event, used: Use, error: &io::Error) -> String {
         (Some(libc::E2BIG), _) => {
             "this kernel does not know one of its fields (config3: Linux 6.3)"
         }
+        (Some(libc::EMFILE | libc::ENFILE), Use::Count) => {
+            "each event takes a file for each CPU or thread: raise `ulimit -n`, or name fewer"
+        }
         (Some(libc::ESRCH), _) => "the process or thread has ended",
         (Some(libc::EMFILE | libc::ENFILE), _) => {
             "each CPU takes a file for each event, and one more: raise `ulimit -n`"
@@ -74,4 +82,56 @@ fn next(event: &Event, used: Use, error: &io::Error) -> String {
         _ => "`profiler doctor` shows what is missing",
     };
     text.to_owned()
+}
+
+/// What an ordinary user may count at a level of `kernel.perf_event_paranoid`:
+/// <https://docs.kernel.org/admin-guide/sysctl/kernel.html#perf-event-paranoid>.
+fn forbidden_count(paranoid: Option<i64>) -> String {
+    let Some(level) = paranoid else { return "run it as root".to_owned() };
+    let allowed = match level {
+        ..=0 => return format!("run it as root; kernel.perf_event_paranoid is {level} for others"),
+        1 => "their own processes",
+        2 => "their own processes in user mode, as in -e cycles:u",
+        _ => "nothing",
+    };
+    format!("run it as root; others may count {allowed}, as kernel.perf_event_paranoid is {level}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_count_says_what_may_be_counted() {
+        for (level, part) in [
+            (Some(-1), "is -1 for others"),
+            (Some(1), "count their own processes, as"),
+            (Some(2), "in user mode, as in -e cycles:u"),
+            (Some(4), "may count nothing"),
+            (None, "run it as root"),
+        ] {
+            assert!(forbidden_count(level).contains(part), "{level:?}");
+        }
+    }
+
+    #[test]
+    fn each_refusal_of_a_count_says_what_to_do() {
+        for (errno, part) in [
+            (libc::EINVAL, "not enough counters"),
+            (libc::EMFILE, "ulimit -n"),
+            (libc::ENOSPC, "no register left"),
+            (libc::EBUSY, "leave `e` and `D` out"),
+            (libc::E2BIG, "config3"),
+            (libc::ESRCH, "has ended"),
+        ] {
+            let error = io::Error::from_raw_os_error(errno);
+            let explained = explain(&Event::cycles(), Use::Count, &error);
+            assert!(explained.advice().unwrap().contains(part), "{explained}");
+        }
+        for errno in [libc::ENOENT, libc::EOPNOTSUPP, libc::ENODEV] {
+            let error = io::Error::from_raw_os_error(errno);
+            let explained = explain(&Event::cycles(), Use::Count, &error);
+            assert!(is_not_counted(&error) && explained.to_string().contains("no PMU"));
+        }
+    }
 }

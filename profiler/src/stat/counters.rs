@@ -1,0 +1,305 @@
+//! The events of a run, opened wherever they are counted.
+
+use std::{
+    collections::VecDeque,
+    ffi::CStr,
+    io,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+};
+
+use perf_event_open_sys as sys;
+use profiler_profile::{cpus::CpuList, ledger::EventCount};
+
+use super::{
+    count::{Total, since},
+    group,
+    plan::{Group, Plan, Target, is_tracepoint},
+    row::{Failure, Row, id, set_filter},
+    tasks,
+};
+use crate::{
+    error::{Error, Result},
+    perf::{attr::Counting, event::Event, open::Scope},
+    stderr,
+};
+
+/// How often the threads of a process are opened anew, since it has started others meanwhile.
+const TRIES: u32 = 20;
+
+/// What an event has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// It was counted for some of the time at least.
+    Counted(Total),
+    /// There was no counter for it, or nothing ran.
+    NotCounted,
+    /// Nothing on this machine counts it.
+    NotSupported,
+    /// It was to be on the PMU always, and there was no place: the kernel has given it up.
+    Failed,
+}
+
+/// Events that are open. They are closed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    rows: Vec<Row>,
+    groups: Vec<OpenGroup>,
+    /// Whether they begin when a command is executed.
+    on_exec: bool,
+}
+
+/// A group in one place, its leader first.
+#[derive(Debug)]
+struct OpenGroup(Vec<OpenCounter>);
+
+#[derive(Debug)]
+struct OpenCounter {
+    row: usize,
+    fd: OwnedFd,
+    /// By which the kernel's answer tells it from the others of its group.
+    id: u64,
+    /// What it had counted when it was last read.
+    before: EventCount,
+}
+
+impl Counters {
+    /// Opens all events of a plan, disabled. Those of a command begin when this process of ours executes it.
+    pub(crate) fn open(plan: &Plan, target: &Target, command: Option<u32>) -> Result<Self> {
+        let counters = match target {
+            Target::Tasks { pids, tids } => Self::of_tasks(plan, pids, tids)?,
+            Target::Command => {
+                let tid = command.ok_or_else(|| Error::Usage("no command was given".into()))?;
+                Self::at(plan, &[Scope::Task { tid, cpu: None }], true)?
+            }
+            Target::Cpus(cpus) => {
+                let scopes: Vec<_> = cpus.iter().map(Scope::Cpu).collect();
+                Self::at(plan, &scopes, false)?
+            }
+            Target::Cgroup { folder, cpus } => {
+                let folder = folder.as_fd();
+                let scopes: Vec<_> = cpus.iter().map(|cpu| Scope::Cgroup { folder, cpu }).collect();
+                Self::at(plan, &scopes, false)?
+            }
+        };
+        counters.check_any()
+    }
+
+    /// Opens those of the threads that processes have. What a thread starts is counted with it, so one that was started
+    /// meanwhile may be counted twice or not at all: then all are opened anew.
+    fn of_tasks(plan: &Plan, pids: &[u32], tids: &[u32]) -> Result<Self> {
+        let mut tries = 0;
+        loop {
+            let before = tasks::threads(pids, tids)?;
+            let scopes: Vec<_> = before.iter().map(|&tid| Scope::Task { tid, cpu: None }).collect();
+            let counters = Self::at(plan, &scopes, false)?;
+            if tasks::threads(pids, tids)?.is_subset(&before) && counters.are_whole() {
+                return Ok(counters);
+            }
+            tries += 1;
+            if tries == TRIES {
+                stderr::notice(
+                    "threads are started all the time: some of them may be counted twice, or not",
+                );
+                return Ok(counters);
+            }
+        }
+    }
+
+    fn at(plan: &Plan, scopes: &[Scope<'_>], on_exec: bool) -> Result<Self> {
+        let rows = plan.events.iter().map(|event| Row { event: event.clone(), refused: None });
+        let mut counters = Self { rows: rows.collect(), groups: Vec::new(), on_exec };
+        let mut left: VecDeque<Group> = plan.groups.iter().cloned().collect();
+        while let Some(group) = left.pop_front() {
+            match counters.open_group(&group, scopes, plan.filter.as_deref()) {
+                Ok(opened) => counters.groups.extend(opened),
+                Err(_) if group.may_split && group.events.len() > 1 => {
+                    let alone = |event| Group { events: vec![event], may_split: false };
+                    group.events.into_iter().rev().for_each(|it| left.push_front(alone(it)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(counters)
+    }
+
+    /// Opens a group in each of these places.
+    fn open_group(
+        &mut self,
+        group: &Group,
+        scopes: &[Scope<'_>],
+        filter: Option<&CStr>,
+    ) -> Result<Vec<OpenGroup>> {
+        let cpus = self.cpus_of(group)?;
+        let is_there = |scope: &&Scope<'_>| match (scope, &cpus) {
+            (Scope::Cpu(cpu) | Scope::Cgroup { cpu, .. }, Some(cpus)) => cpus.contains(*cpu),
+            _ => true,
+        };
+        let there: Vec<&Scope<'_>> = scopes.iter().filter(is_there).collect();
+        if let (Some(cpus), Some(row), true) = (&cpus, self.row(group), there.is_empty()) {
+            let why = format!("-e {}: it is counted on CPU {cpus}, not on those of -C", row.event);
+            return Err(Error::Usage(why));
+        }
+        let mut opened = Vec::new();
+        for scope in there {
+            match self.open_at(group, *scope, filter) {
+                Ok(group) if group.0.is_empty() => {}
+                Ok(group) => opened.push(group),
+                Err(Failure::Gone) => {}
+                Err(Failure::NotSupported(error) | Failure::Refused(error)) => return Err(error),
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Opens a group in one place, apart from what nothing counts.
+    fn open_at(
+        &mut self,
+        group: &Group,
+        scope: Scope<'_>,
+        filter: Option<&CStr>,
+    ) -> Result<OpenGroup, Failure> {
+        let mut opened: Vec<OpenCounter> = Vec::new();
+        for &at in &group.events {
+            let Some(row) = self.rows.get_mut(at).filter(|it| it.refused.is_none()) else {
+                continue;
+            };
+            let leader = opened.first().map(|it| it.fd.as_fd());
+            let inherit = matches!(scope, Scope::Task { .. });
+            let how = Counting { leads: leader.is_none(), on_exec: self.on_exec, inherit };
+            match row.open(scope, leader, how) {
+                Ok(fd) => {
+                    if let Some(filter) = filter.filter(|_| is_tracepoint(row.event.attr())) {
+                        set_filter(&fd, filter, &row.event).map_err(Failure::Refused)?;
+                    }
+                    let id = id(&fd).map_err(Failure::Refused)?;
+                    opened.push(OpenCounter { row: at, fd, id, before: EventCount::default() });
+                }
+                Err(Failure::NotSupported(error)) => row.refused = Some(error),
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(OpenGroup(opened))
+    }
+
+    /// The CPUs that a group has to be opened on, where its PMU says so.
+    fn cpus_of(&self, group: &Group) -> Result<Option<CpuList>> {
+        let mut rows = group.events.iter().filter_map(|at| self.rows.get(*at));
+        let Some(text) = rows.find_map(|row| row.event.attr().cpus.as_ref()) else {
+            return Ok(None);
+        };
+        let failed =
+            |why: String| Error::system(format!("cannot read the CPUs of a PMU: {text}"), why);
+        text.parse().map(Some).map_err(failed)
+    }
+
+    fn row(&self, group: &Group) -> Option<&Row> {
+        self.rows.get(*group.events.first()?)
+    }
+
+    /// Fails if nothing is counted at all.
+    fn check_any(mut self) -> Result<Self> {
+        if self.groups.is_empty() {
+            let refused = self.rows.iter_mut().find_map(|row| row.refused.take());
+            let ended = || Error::system("nothing is counted", "what was to be counted has ended");
+            return Err(refused.unwrap_or_else(ended));
+        }
+        Ok(self)
+    }
+
+    /// Why events of the plan are not supported, a line each.
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = String> {
+        self.rows.iter().filter_map(|row| row.refused.as_ref()).map(ToString::to_string)
+    }
+
+    /// The events, as they were opened: what a user may not count is left out of them.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.rows.iter().map(|row| row.event.clone()).collect()
+    }
+
+    /// Counts from now on.
+    pub(crate) fn enable(&self) -> Result<()> {
+        self.each_leader("PERF_EVENT_IOC_ENABLE", |fd| {
+            // SAFETY: the ioctl takes no pointer.
+            unsafe { sys::ioctls::ENABLE(fd, 0) }
+        })
+    }
+
+    /// Counts no more.
+    pub(crate) fn disable(&self) -> Result<()> {
+        self.each_leader("PERF_EVENT_IOC_DISABLE", |fd| {
+            // SAFETY: the ioctl takes no pointer.
+            unsafe { sys::ioctls::DISABLE(fd, 0) }
+        })
+    }
+
+    fn each_leader(&self, name: &str, call: impl Fn(i32) -> i32) -> Result<()> {
+        for leader in self.groups.iter().filter_map(|group| group.0.first()) {
+            if call(leader.fd.as_raw_fd()) < 0 {
+                return Err(Error::system(name, io::Error::last_os_error()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What each event has counted since this was last asked.
+    pub(crate) fn take(&mut self) -> Result<Vec<Reading>> {
+        let mut totals = vec![Total::default(); self.rows.len()];
+        let mut failed = vec![false; self.rows.len()];
+        // Of a task that sleeps no time is counted, and no event: that is known. A command that was never executed has
+        // not begun.
+        let mut begun = vec![!self.on_exec; self.rows.len()];
+        for group in &mut self.groups {
+            let read =
+                group.read().map_err(|error| Error::system("cannot read a counter", error))?;
+            for counter in &mut group.0 {
+                let now = read.as_ref().map(|it| it.iter().find(|(id, _)| *id == counter.id));
+                match now {
+                    None => set(&mut failed, counter.row),
+                    Some(None) => {
+                        let why = "the kernel's answer lacks it";
+                        return Err(Error::system("cannot read a counter", why));
+                    }
+                    Some(Some((_, now))) => {
+                        if now.enabled_ns > 0 {
+                            set(&mut begun, counter.row);
+                        }
+                        let before = std::mem::replace(&mut counter.before, *now);
+                        let more = Total::of(since(*now, before));
+                        totals.get_mut(counter.row).into_iter().for_each(|it| it.add(more));
+                    }
+                }
+            }
+        }
+        let readings = self.rows.iter().zip(totals).zip(failed.into_iter().zip(begun));
+        Ok(readings
+            .map(|((row, total), (failed, begun))| row.reading(total, failed, begun))
+            .collect())
+    }
+
+    /// Whether each group is that of all its tasks: the kernel can't read one if a task was started while it was being
+    /// opened, and has only a part of it.
+    fn are_whole(&self) -> bool {
+        let is_in_parts = |group: &OpenGroup| {
+            group.read().is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
+        };
+        !self.groups.iter().any(is_in_parts)
+    }
+}
+
+impl OpenGroup {
+    /// Reads all of it at once; `None` if the kernel has given it up.
+    fn read(&self) -> io::Result<Option<Vec<(u64, EventCount)>>> {
+        let Some(leader) = self.0.first() else { return Ok(Some(Vec::new())) };
+        let mut bytes = vec![0; group::bytes(self.0.len())];
+        let read = rustix::io::read(&leader.fd, &mut *bytes)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        let parsed = bytes.get(..read).and_then(group::parse);
+        parsed.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+fn set(flags: &mut [bool], at: usize) {
+    flags.get_mut(at).into_iter().for_each(|it| *it = true);
+}
