@@ -58,6 +58,8 @@ mod slowdown;
 mod soak;
 #[path = "sampling/start.rs"]
 mod start;
+#[path = "sampling/switches.rs"]
+mod switches;
 #[path = "sampling/tables.rs"]
 mod tables;
 #[path = "sampling/whole.rs"]
@@ -134,6 +136,7 @@ parts! {
     whole: whole::Whole,
     short: short::Short,
     slowdown: slowdown::Slowdown,
+    switches: switches::Switches,
     agent: cost::Costs,
     recording: recording::Recordings,
     losses: losses::Losses,

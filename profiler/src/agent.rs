@@ -333,7 +333,9 @@ impl Sampling<'_> {
                     }
                     let changes = self.sideband.look();
                     let notices = self.sources.follow_cpus(&changes.revived);
-                    notices.iter().for_each(|notice| stderr::notice(notice));
+                    for notice in &notices {
+                        stderr::notice(notice);
+                    }
                     if let Some(deadline) = &self.deadline {
                         deadline.follow(self.sources.descriptors());
                     }

@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// For how many seconds each of the two runs of `soak` goes on; 15 by default.
     #[arg(long, value_name = "SECONDS")]
     soak_seconds: Option<u32>,
-    /// Only these parts: programs, kernel, whole, short, slowdown, agent, recording, losses,
+    /// Only these parts: programs, kernel, whole, short, slowdown, switches, agent, recording, losses,
     /// overload, start, tables, names, soak.
     #[arg(value_name = "PART")]
     parts: Vec<String>,

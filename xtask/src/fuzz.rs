@@ -72,6 +72,29 @@ pub(crate) fn run(seconds: u32, only: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Checks that all targets compile, without what they are linked with. `None` if what they depend on can't be had.
+pub(crate) fn check(objects: &ebpf::Objects) -> Option<Result<()>> {
+    let dir = workspace::root().join("profiler/fuzz");
+    let cargo = |arguments: &[&str]| {
+        let mut cargo = workspace::cargo();
+        cargo.args(arguments).current_dir(&dir);
+        cargo
+    };
+    let fetched = cargo(&["fetch", "--quiet", "--locked"]).status();
+    if !fetched.is_ok_and(|it| it.success()) {
+        return None;
+    }
+    let mut check = cargo(&["check", "--quiet", "--locked", "--bins"]);
+    check
+        .env("CARGO_TARGET_DIR", workspace::target().join("fuzz-check"))
+        // As cargo-fuzz does: some code is there for the targets alone.
+        .env("RUSTFLAGS", "--cfg fuzzing")
+        // Nothing is linked, so libFuzzer need not be compiled.
+        .env("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a")
+        .env("PROFILER_EBPF_OBJECT", &objects.profiler);
+    Some(command::run_shown(&mut check))
+}
+
 /// The names of the targets that are asked for, or of all.
 fn targets(dir: &Path, only: &[String]) -> Result<Vec<String>> {
     let mut all = Vec::new();

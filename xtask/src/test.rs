@@ -12,7 +12,7 @@ use crate::{
     arch::Arch,
     command,
     cross::Cross,
-    ebpf, fixtures,
+    ebpf, fixtures, fuzz,
     harness::{self, Tally},
     vm, workspace,
 };
@@ -85,6 +85,7 @@ pub(crate) fn run(vm: bool, filter: Option<&str>) -> Result<()> {
         stages.run("formatting", || plain(component("fmt", &["--all", "--check"])));
         let clippy = ["--all-targets", "--quiet", "--", "-Dwarnings"];
         stages.run("clippy", || plain(component("clippy", &clippy)));
+        stages.run("fuzz targets", || plain(fuzz_targets()));
         stages.run("unit tests", || counted(workspace::cargo().args(["test", "--quiet"])));
     }
     stages.run("kernel tests", || kernel_tests(filter));
@@ -142,6 +143,16 @@ fn component(name: &str, arguments: &[&str]) -> Outcome {
         return Outcome::Skipped("not installed: rustup component add rustfmt clippy");
     }
     command::run_shown(workspace::cargo().arg(name).args(arguments)).into()
+}
+
+/// That the fuzz targets compile, which are a workspace of their own.
+fn fuzz_targets() -> Outcome {
+    let checked = ebpf::build(Arch::HOST).map(|objects| fuzz::check(&objects));
+    match checked {
+        Ok(Some(done)) => done.into(),
+        Ok(None) => Outcome::Skipped("what they depend on can't be downloaded"),
+        Err(error) => Outcome::Failed(format!("{error:#}")),
+    }
 }
 
 /// Runs tests, and counts them.

@@ -107,6 +107,7 @@ pub enum Scope {
 
 impl Scope {
     /// Whether it is the whole machine.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
     fn is_machine(&self) -> bool {
         *self == Self::Machine
     }

@@ -21,7 +21,7 @@ use profiler_profile::{
     },
     frame::{Frame, Origin},
     ledger::{
-        CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, SourceSide,
+        CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, Scope, SourceSide,
         counters::PerCpuCounters, memory::Memory,
     },
     process::Metadata,
@@ -291,6 +291,7 @@ pub(crate) fn ledger(samples: &[Sample]) -> Ledger {
         pids: Vec::new(),
         children: None,
         filters: Vec::new(),
+        scope: Scope::default(),
         strangers: Arc::new(PerCpuCount::new(slots, 1)),
         sideband_lost: 0,
         sideband_malformed: 0,

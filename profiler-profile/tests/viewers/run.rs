@@ -14,7 +14,7 @@ use profiler_profile::{
     },
     frame::{Frame, Origin},
     ledger::{
-        CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, SourceSide,
+        CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, Scope, SourceSide,
         counters::PerCpuCounters, memory::Memory,
     },
     process::{Container, Metadata},
@@ -100,6 +100,7 @@ pub(crate) fn ledger(sources: &[&Arc<Source>], samples: &[Sample]) -> Ledger {
         pids: Vec::new(),
         children: None,
         filters: Vec::new(),
+        scope: Scope::default(),
         strangers: Arc::new(PerCpuCount::new(sources.len(), 1)),
         sideband_lost: 0,
         sideband_malformed: 0,

@@ -91,19 +91,10 @@ impl Config {
         let has = |what: fn(&Format) -> bool| {
             reports.iter().any(|it| matches!(it, Report::Samples(format) if what(format)))
         };
-        if args.metadata && !reports.iter().any(|it| it.has_processes()) {
-            let why = "this format has no place for it: give -f json, json-compact, pprof or html";
-            return Err(Error::Usage(format!("--metadata: {why}")));
-        }
-        if args.root != Root::default() && !has(Format::has_roots) {
-            let why =
-                "this format has places of its own for processes and threads: give folded or svg";
-            return Err(Error::Usage(format!("--root: {why}")));
-        }
+        check_formats(&args, reports.iter().any(|it| it.has_processes()), has(Format::has_roots))?;
         let pids = filter::processes(&args, machine, &mut notices)?;
-        let filter = filter::resolve(&args, &pids, machine)?;
+        let mut filter = filter::resolve(&args, &pids, machine)?;
         let (filters, tids) = (filter::describe(&args), filter::threads(&args));
-        let mut filter = filter;
         let target = target::resolve(&args, &pids, &tids, &mut filter)?;
         let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
@@ -189,6 +180,19 @@ impl Config {
             notices,
         })
     }
+}
+
+/// Refuses what no format has a place for that is written.
+fn check_formats(args: &SamplingArgs, has_processes: bool, has_roots: bool) -> Result<()> {
+    if args.metadata && !has_processes {
+        let why = "this format has no place for it: give -f json, json-compact, pprof or html";
+        return Err(Error::Usage(format!("--metadata: {why}")));
+    }
+    if args.root != Root::default() && !has_roots {
+        let why = "this format has places of its own for processes and threads: give folded or svg";
+        return Err(Error::Usage(format!("--root: {why}")));
+    }
+    Ok(())
 }
 
 /// The CPUs to sample, and whether they were named.

@@ -1,5 +1,7 @@
 //! What the events are opened on.
 
+use std::path::PathBuf;
+
 use super::{Error, Result};
 use crate::{
     cli::SamplingArgs,
@@ -37,11 +39,11 @@ pub(super) fn resolve(
 }
 
 /// Those that are not below another one, whose events fire for them, too.
-fn outermost(mut folders: Vec<std::path::PathBuf>) -> Vec<std::path::PathBuf> {
+fn outermost(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
     // An outer one comes before all that is below it.
     folders.sort();
     folders.dedup();
-    let mut kept: Vec<std::path::PathBuf> = Vec::new();
+    let mut kept: Vec<PathBuf> = Vec::new();
     for folder in folders {
         if !kept.iter().any(|it| folder.starts_with(it)) {
             kept.push(folder);

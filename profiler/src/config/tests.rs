@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     cli::{Cli, StreamArgs},
     filter::{CgroupName, Filter},
-    perf::config::EventChoice,
+    perf::config::{EventChoice, Target, Tasks},
     procfs::called::Called,
 };
 
@@ -263,4 +263,30 @@ fn a_root_is_for_formats_that_begin_with_one() {
     assert_eq!(config.worker.output.root, profiler_profile::export::root::Root::Thread);
     assert!(resolved(&["-f", "json", "--root", "process"], &machine()).is_ok());
     assert!(refusal(&["-f", "json", "--root", "pid"], &machine()).contains("give folded or svg"));
+}
+
+#[test]
+fn events_are_opened_on_what_was_asked_for() {
+    let opened = |arguments: &[&str]| {
+        let config = resolved(arguments, &machine()).unwrap();
+        (config.perf.target, config.program.filter)
+    };
+    assert_eq!(opened(&["-p", "80"]).0, Target::Cpus);
+    let tasks = Tasks { pids: vec![80], ..Tasks::default() };
+    // Where threads alone can't inherit, the program drops the rest.
+    let (target, filter) = opened(&["-p", "80", "--per-task"]);
+    assert_eq!((target, filter.pids), (Target::Tasks(tasks.clone()), vec![80]));
+    let (target, filter) = opened(&["-p", "80", "--children", "--per-task"]);
+    let children = Tasks { children: true, ..tasks };
+    assert_eq!((target, filter), (Target::Tasks(children), Filter::default()));
+    let (target, filter) = opened(&["-t", "81,82", "--per-task", "-C", "0"]);
+    let threads = Tasks { tids: vec![81, 82], ..Tasks::default() };
+    assert_eq!((target, filter.tids), (Target::Tasks(threads), vec![81, 82]));
+    // Nothing else fires, and what is below another one fires with it.
+    let cgroups = ["--per-cgroup", "--cgroup", "a/b", "--cgroup", "a", "--cgroup", "ab"];
+    let (target, filter) = opened(&cgroups);
+    let folders = ["/cgroups/a", "/cgroups/ab"].map(Into::into).to_vec();
+    assert_eq!((target, filter), (Target::Cgroups(folders), Filter::default()));
+    assert!(refusal(&["--per-task"], &machine()).contains("Add -p, -t, or a command"));
+    assert!(refusal(&["--per-cgroup", "-p", "80"], &machine()).contains("which cgroup?"));
 }

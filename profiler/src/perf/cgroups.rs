@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     os::fd::{AsFd as _, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Weak},
 };
 
@@ -44,7 +44,7 @@ impl CgroupSet {
     pub fn open<'a>(
         choice: &EventChoice,
         rate: Rate,
-        folders: impl IntoIterator<Item = &'a std::path::PathBuf>,
+        folders: impl IntoIterator<Item = &'a PathBuf>,
         cpus: &CpuList,
         only_these: bool,
     ) -> Result<Self> {
@@ -146,7 +146,9 @@ impl Source for CgroupSet {
         for set in &mut self.sets {
             let (events, error) = set.account();
             let is_clock = set.event.is_clock();
-            events.into_iter().for_each(|event| add(&mut cpus, event, is_clock));
+            for event in events {
+                add(&mut cpus, event, is_clock);
+            }
             unread = unread.or(error);
         }
         (cpus.into_values().collect(), unread)

@@ -8,6 +8,7 @@ use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
     sync::Weak,
+    time::Duration,
 };
 
 use profiler_profile::{
@@ -310,7 +311,7 @@ impl Source for TaskSet {
                 whole: true,
                 refused: false,
                 throttled,
-                idle: std::time::Duration::ZERO,
+                idle: Duration::ZERO,
             }
         };
         (counts.into_iter().map(of_cpu).collect(), unread)

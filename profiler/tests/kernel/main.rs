@@ -16,6 +16,7 @@ mod every_kernel {
     pub(crate) mod filters;
     pub(crate) mod ledger;
     pub(crate) mod parsing;
+    pub(crate) mod pmu;
     pub(crate) mod sideband;
     pub(crate) mod sources;
     pub(crate) mod tasks;

@@ -37,7 +37,7 @@ fn do_a_round(program: &mut Program) {
     wait_for_byte(program);
 }
 
-fn is_touch(sample: &&Value) -> bool {
+fn is_touch(sample: &Value) -> bool {
     symbols(&sample["user"]).first() == Some(&"touch")
 }
 
@@ -47,7 +47,7 @@ fn ended(run: Run, pid: u32) -> (usize, usize, Value) {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let (samples, summary) = parse_json(&ended.stdout);
     assert_sound(&samples, &summary);
-    let touched: Vec<&Value> = samples.iter().filter(is_touch).collect();
+    let touched: Vec<&Value> = samples.iter().filter(|it| is_touch(it)).collect();
     let own = touched.iter().filter(|it| it["pid"] == pid).count();
     (own, touched.len() - own, summary)
 }
@@ -71,7 +71,7 @@ fn events_of_a_command_follow_its_threads_and_children() {
     let (samples, summary) = parse_json(&std::fs::read_to_string(&path).unwrap());
     assert_sound(&samples, &summary);
     nothing_is_filtered_or_lost(&summary);
-    assert_eq!(samples.iter().filter(is_touch).count(), 4 * PAGES, "{summary}");
+    assert_eq!(samples.iter().filter(|it| is_touch(it)).count(), 4 * PAGES, "{summary}");
     // From exec on: before that, the process is ours.
     assert!(samples.iter().all(|it| it["comm"] == "touches-c"), "{summary}");
     assert_eq!(summary["scope"], "tasks");
