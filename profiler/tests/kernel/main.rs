@@ -19,6 +19,8 @@ mod every_kernel {
     pub(crate) mod pmu;
     pub(crate) mod sideband;
     pub(crate) mod sources;
+    pub(crate) mod stat;
+    pub(crate) mod stat_pmu;
     pub(crate) mod tasks;
     pub(crate) mod unwinding;
     pub(crate) mod walks;
@@ -56,6 +58,7 @@ mod our_code {
     pub(crate) mod record;
     pub(crate) mod same_build_id;
     pub(crate) mod stacks;
+    pub(crate) mod stat;
     pub(crate) mod stuck;
     pub(crate) mod sums;
     pub(crate) mod toolchains;
