@@ -11,10 +11,12 @@ use std::{
 
 use profiler::{
     parser::Bars,
+    perf::{event::Event, own_count::OwnCount},
     process::{table::Processes, tracker::Tracker},
     sample::Addresses,
     symbolize::symbolizer::Symbolizer,
 };
+use profiler_events::Attr;
 use serde::Serialize;
 
 use crate::{Bench, Result, agent::Agent, brief::Load};
@@ -55,6 +57,8 @@ struct Throughput {
     /// CPU time of the parser process while all were named.
     parser_seconds: f64,
     thread_seconds: f64,
+    /// Instructions of the thread for each stack; none without a PMU.
+    instructions_per_stack: Option<f64>,
     /// By how much this process has grown.
     grown_mib: f64,
     parser_mib: f64,
@@ -75,10 +79,12 @@ impl Names {
              {agent_cpu_percent:.1} % of a CPU, at most {peak_mib:.0} MiB"
         )?;
         let of = &self.throughput;
+        let instructions = of.instructions_per_stack.map(|it| format!("{it:.0}"));
+        let instructions = instructions.unwrap_or_else(|| "n/a".into());
         writeln!(
             text,
             "names of {} addresses in stacks of {FRAMES}: {:.0} a second ({:.0} one by one), {:.0} of \
-             those that are kept; the thread takes {:.2} s of a CPU and grows by {:.0} MiB, its parser \
+             those that are kept; the thread takes {:.2} s of a CPU ({instructions} instructions a stack) and grows by {:.0} MiB, its parser \
              process takes {:.2} s and {:.0} MiB",
             of.addresses,
             of.per_second,
@@ -142,7 +148,10 @@ impl Throughput {
             named as f64 / start.elapsed().as_secs_f64()
         };
         let cpu = thread_cpu()?;
+        let instructions = Event::new(Attr { name: "instructions".into(), ..Attr::new(0, 1) });
+        let instructions = OwnCount::start(&instructions).ok();
         let per_second = pass(&mut stacks.iter().map(Vec::as_slice));
+        let instructions = instructions.and_then(|it| it.read().ok());
         let thread_seconds = thread_cpu()? - cpu;
         let [parser] = bars.pids()[..] else { return Err("no parser process".into()) };
         let (after, parser) = (Memory::of(own)?, Memory::of(parser)?);
@@ -158,6 +167,7 @@ impl Throughput {
             kept_per_second,
             parser_seconds: parser.cpu_seconds,
             thread_seconds,
+            instructions_per_stack: instructions.map(|it| it as f64 / stacks.len().max(1) as f64),
             grown_mib: after.mib - before.mib,
             parser_mib: parser.mib,
         })

@@ -44,6 +44,21 @@ pub(crate) fn counted(event: &Event, how: Counting) -> sys::perf_event_attr {
     attr
 }
 
+/// In `config1` of an event on aarch64: a counter of 64 bits, which its thread may read.
+/// <https://docs.kernel.org/arch/arm64/perf.html>
+const READ_BY_THREAD: u64 = 0b11;
+
+/// The attributes of an event of the thread that opens it, counted at once; where that has to be asked for, to be read
+/// without the kernel.
+#[must_use]
+pub(crate) fn own(event: &Event, direct: bool) -> sys::perf_event_attr {
+    let mut attr = counting(event);
+    if direct {
+        attr.__bindgen_anon_3.config1 = event.attr().config1 | READ_BY_THREAD;
+    }
+    attr
+}
+
 /// The attributes of a sampling event, opened disabled.
 #[must_use]
 pub fn sampling(event: &Event, rate: Rate, how: How) -> sys::perf_event_attr {

@@ -11,6 +11,7 @@ pub mod hotplug;
 mod mmap_ring;
 pub mod open;
 pub(crate) mod opening;
+pub mod own_count;
 mod per_cpu;
 pub mod record;
 pub(crate) mod refusal;

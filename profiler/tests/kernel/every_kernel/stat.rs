@@ -335,13 +335,13 @@ fn a_signal_ends_the_command_and_counts_are_printed() {
 }
 
 /// A kernel setting, which is as it was when this is dropped.
-struct Setting {
+pub(super) struct Setting {
     path: &'static str,
     was: String,
 }
 
 impl Setting {
-    fn set(path: &'static str, to: &str) -> Self {
+    pub(super) fn set(path: &'static str, to: &str) -> Self {
         let was = fs::read_to_string(path).unwrap();
         if was.trim() != to {
             fs::write(path, to).unwrap();

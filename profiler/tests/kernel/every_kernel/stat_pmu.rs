@@ -2,10 +2,13 @@
 
 use std::fs;
 
-use profiler::stderr;
+use profiler::{
+    perf::{event::Event, own_count::OwnCount},
+    stderr,
+};
 use serde_json::Value;
 
-use super::stat::{count, counts_of, stat};
+use super::stat::{Setting, count, counts_of, stat};
 
 /// So many events of the processor no PMU counts at once.
 const TOO_MANY: usize = 16;
@@ -106,5 +109,36 @@ fn the_usual_events_are_counted_as_far_as_the_pmu_can() {
     for name in ["instructions", "branches", "branch-misses"] {
         let state = of(name)["state"].as_str().unwrap();
         assert!(["counted", "not_supported"].contains(&state), "{counts:#?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_thread_reads_its_own_counters_where_the_kernel_lets_it() {
+    const ACCESS: &str = "/proc/sys/kernel/perf_user_access";
+    if pmu().is_none() {
+        return;
+    }
+    let start = || OwnCount::start(&Event::cycles()).unwrap();
+    if !fs::exists(ACCESS).unwrap() {
+        stderr::say("skipped: this kernel lets no thread read its counters");
+        assert_eq!(start().read_directly(), None);
+        return;
+    }
+    for (access, is_allowed) in [("0", false), ("1", true)] {
+        let _setting = Setting::set(ACCESS, access);
+        let own = start();
+        let mut directly = 0;
+        for _ in 0..1000 {
+            let before = own.read_by_kernel().unwrap();
+            let between = own.read_directly();
+            let after = own.read_by_kernel().unwrap();
+            directly += i32::from(between.is_some());
+            let is_between = between.is_none_or(|it| (before..=after).contains(&it));
+            assert!(is_between, "{before} {between:?} {after}");
+            assert!(own.read().unwrap() >= after);
+        }
+        // Now and then another event may have the counter.
+        assert_eq!(directly > 500, is_allowed, "{directly}");
     }
 }
