@@ -3,7 +3,7 @@
 //! A [source] has a [sample] taken, whose [stacks](stack) a [store](store::Store) keeps once each.
 //! [Exporters](export::Exporter) turn samples into bytes, some by way of a [profile](profile::Profile), in which
 //! equal stacks are counted. The [ledger] accounts for every sample. What was written, by us or by others, can be
-//! [imported](import) again.
+//! [imported](import) again. While a run goes on, a [window](live) of it can be looked at.
 //!
 //! Nothing here needs root, the eBPF object, or a kernel.
 
@@ -14,6 +14,7 @@ pub mod export;
 pub mod frame;
 pub mod import;
 pub mod ledger;
+pub mod live;
 pub mod printable;
 pub mod process;
 pub mod profile;

@@ -1,11 +1,14 @@
 //! What is known of a profile beside its samples.
 
+use std::time::Duration;
+
 use jiff::tz::TimeZone;
 
 use super::{format::Options, root::Root};
 use crate::{
     import::ValueType,
     ledger::{Ledger, SourceAccount},
+    source::{Rate, Source},
 };
 
 /// What is known of a profile beside its samples: of a run that has ended, or of a file that was read.
@@ -97,20 +100,62 @@ impl<'a> About<'a> {
     }
 }
 
+impl About<'_> {
+    /// Of so much of a run that goes on, in which this was sampled.
+    #[must_use]
+    pub fn of_moment(
+        sources: &[Source],
+        begun_ns: i128,
+        time: Duration,
+        what: &str,
+        producer: &'static str,
+    ) -> Self {
+        let is_one = sources.len() == 1;
+        let of_source = |it: &Source| {
+            let rate = match it.rate {
+                Rate::Frequency(hz) => format!("{hz} Hz"),
+                Rate::Period(period) => format!("every {period}"),
+            };
+            let title = format!("{} at {rate}", it.name);
+            Sampled::named(&it.name, title, it.counts.is_clock(), is_one, 0)
+        };
+        let sources: Vec<Sampled> = sources.iter().map(of_source).collect();
+        let titles: Vec<&str> = sources.iter().map(|it| &*it.title).collect();
+        let title = format!("{}, {what}", titles.join(", "));
+        Self {
+            default_column: 1,
+            comments: vec![producer.to_owned(), title.clone()],
+            sources,
+            title,
+            begun_ns: Some(begun_ns),
+            zone: TimeZone::system(),
+            duration_ns: u64::try_from(time.as_nanos()).ok(),
+            period: None,
+            producer,
+            root: Root::default(),
+            ledger: None,
+        }
+    }
+}
+
 impl Sampled {
     fn of(account: &SourceAccount, is_one: bool) -> Self {
-        let (event, is_clock) = (&account.event, account.counts.is_clock());
+        let lost = account.total.lost.total();
+        Self::named(&account.event, account.title(), account.counts.is_clock(), is_one, lost)
+    }
+
+    fn named(event: &str, title: String, is_clock: bool, is_one: bool, lost: u64) -> Self {
         let samples = if is_one { "samples".to_owned() } else { format!("{event}_samples") };
         let weight = if is_one && is_clock { "cpu" } else { event };
         Self {
-            event: event.clone(),
-            title: account.title(),
+            event: event.to_owned(),
+            title,
             counts: Some(ValueType { name: samples.into(), unit: "count".into() }),
             values: ValueType {
-                name: weight.into(),
+                name: weight.to_owned().into(),
                 unit: if is_clock { "nanoseconds" } else { "count" }.into(),
             },
-            lost: account.total.lost.total(),
+            lost,
         }
     }
 }

@@ -71,7 +71,7 @@ fn push(line: &mut String, stack: &Stack, mark: &str) {
 }
 
 /// What a person calls the frame: without a symbol, its module in brackets.
-pub(super) fn name(frame: &Frame) -> String {
+pub(crate) fn name(frame: &Frame) -> String {
     match (frame.name(), frame.module.as_deref().filter(|module| !module.is_empty())) {
         (Some(symbol), _) => symbol.to_owned(),
         (None, Some(module)) => {
@@ -83,7 +83,7 @@ pub(super) fn name(frame: &Frame) -> String {
 }
 
 /// What a thread or process is called, fit to be shown; one whose name nobody could see is unknown.
-pub(super) fn task_name(name: &str) -> String {
+pub(crate) fn task_name(name: &str) -> String {
     if name.trim().is_empty() { UNKNOWN.into() } else { printable(name).into_owned() }
 }
 

@@ -35,6 +35,11 @@ impl<W: Write> Output<W> {
         Self { to, what }
     }
 
+    /// What takes the samples, and is not among the formats.
+    pub fn of_exporter(exporter: Box<dyn Exporter>, to: W) -> Self {
+        Self { to, what: What::Samples(exporter, false) }
+    }
+
     /// What this makes of the profile.
     pub fn of_profile(
         write: impl Fn(&Profile, &About<'_>, &mut dyn Write) -> io::Result<()> + 'static,

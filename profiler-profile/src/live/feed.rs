@@ -1,0 +1,76 @@
+//! How samples come into the window, and what a screen is told beside them.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::{Snapshot, Span, Window};
+use crate::{
+    export::{Exporter, Row},
+    ledger::{Lost, memory::Cache},
+};
+
+/// What a run knows of itself, once a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// Samples lost so far, as far as that is known before the end.
+    pub lost: Lost,
+    /// CPU time of the agent and its parser processes since they began.
+    pub cpu: Duration,
+    /// What they have in RAM, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// What a run and its screen share.
+#[derive(Debug)]
+pub struct Live {
+    window: Mutex<Window>,
+    vitals: Mutex<Vitals>,
+}
+
+impl Live {
+    /// Nothing sampled yet.
+    #[must_use]
+    pub fn new(window: Window) -> Arc<Self> {
+        Arc::new(Self { window: Mutex::new(window), vitals: Mutex::default() })
+    }
+
+    /// What was sampled until now (CLOCK_MONOTONIC, in nanoseconds).
+    #[must_use]
+    pub fn snapshot(&self, span: Span, now_ns: u64) -> Snapshot {
+        self.window().snapshot(span, now_ns)
+    }
+
+    /// Tells the screen how the run goes on.
+    pub fn tell(&self, vitals: Vitals) {
+        *self.vitals.lock().unwrap_or_else(PoisonError::into_inner) = vitals;
+    }
+
+    /// What was told last.
+    #[must_use]
+    pub fn vitals(&self) -> Vitals {
+        *self.vitals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each change is whole as soon as it can be seen, also by one who finds that the other has panicked.
+    fn window(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An output that is a screen.
+#[derive(Debug)]
+pub struct Feed(pub Arc<Live>);
+
+impl Exporter for Feed {
+    fn add(&mut self, row: Row<'_>, _: &mut dyn Write) -> io::Result<()> {
+        self.0.window().add(&row);
+        Ok(())
+    }
+
+    fn account(&self) -> Vec<Cache> {
+        vec![self.0.window().account()]
+    }
+}

@@ -1,0 +1,161 @@
+//! The stacks of a snapshot as functions by number: what every view is made from.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::{FunctionName, Line, Snapshot};
+use crate::{
+    export::folded::{name, task_name},
+    frame::{Frame, Origin},
+    printable::printable,
+};
+
+/// What a function is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// No function: all processes of a name.
+    Process,
+    /// A program.
+    User,
+    /// A library.
+    Library,
+    /// Code that was made at run time.
+    Made,
+    /// The kernel.
+    Kernel,
+}
+
+/// A function. Those of one name in two files are two.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Function {
+    /// What it is called.
+    pub name: FunctionName,
+    /// What it is part of.
+    pub kind: Kind,
+    /// Whether it has a name of its own.
+    pub is_named: bool,
+}
+
+/// The name and the module by where they lie, which tells most frames apart without a look at the text.
+type Seen = (usize, usize, bool);
+
+/// The stacks of a snapshot, by the place of their line.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    lines: Vec<Line>,
+    functions: Vec<Function>,
+    by_name: FxHashMap<FunctionName, usize>,
+    /// The functions of all stacks, outermost first, one stack behind the other, and where each ends.
+    calls: Vec<usize>,
+    ends: Vec<usize>,
+}
+
+impl Stacks {
+    /// Those of a snapshot.
+    #[must_use]
+    pub fn of(snapshot: Snapshot) -> Self {
+        let mut stacks = Self::default();
+        let mut seen: FxHashMap<Seen, usize> = FxHashMap::default();
+        for line in &snapshot.lines {
+            let (user, kernel) = (line.entry.user.frames().rev(), line.entry.kernel.frames().rev());
+            let user = user.map(|(_, frame)| (frame, false));
+            for (frame, is_kernel) in user.chain(kernel.map(|(_, frame)| (frame, true))) {
+                let key = (place(frame.symbol.as_ref()), place(frame.module.as_ref()), is_kernel);
+                let function = match seen.get(&key) {
+                    Some(function) => *function,
+                    None => {
+                        let function = stacks.function(of_frame(frame, is_kernel));
+                        seen.insert(key, function);
+                        function
+                    }
+                };
+                stacks.calls.push(function);
+            }
+            stacks.ends.push(stacks.calls.len());
+        }
+        stacks.lines = snapshot.lines;
+        stacks
+    }
+
+    fn function(&mut self, function: Function) -> usize {
+        let next = self.functions.len();
+        let place = *self.by_name.entry(function.name.clone()).or_insert(next);
+        if place == next {
+            self.functions.push(function);
+        }
+        place
+    }
+
+    /// The samples that the stacks are of.
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// The functions of a stack, outermost first.
+    #[must_use]
+    pub fn calls_of(&self, stack: usize) -> &[usize] {
+        let begin = stack.checked_sub(1).and_then(|it| self.ends.get(it)).copied().unwrap_or(0);
+        let end = self.ends.get(stack).copied().unwrap_or(begin);
+        self.calls.get(begin..end).unwrap_or_default()
+    }
+
+    /// How many samples have a stack.
+    #[must_use]
+    pub fn count_of(&self, stack: usize) -> u64 {
+        self.lines.get(stack).map_or(0, |it| it.entry.count)
+    }
+
+    /// A function by its number.
+    #[must_use]
+    pub fn get(&self, function: usize) -> Option<&Function> {
+        self.functions.get(function)
+    }
+
+    /// All functions, by number.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// The number of a function.
+    #[must_use]
+    pub fn find(&self, name: &FunctionName) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+}
+
+/// What is called so at the outside of a stack: the process.
+pub(super) fn process_of(line: &Line) -> FunctionName {
+    let name = task_name(&line.entry.task.process_name());
+    FunctionName { name, module: String::new() }
+}
+
+fn of_frame(frame: &Frame, is_kernel: bool) -> Function {
+    let module = frame.module.as_deref().unwrap_or(if is_kernel { "[kernel]" } else { "" });
+    let file = module.rsplit('/').next().unwrap_or(module);
+    let is_made = matches!(
+        frame.origin,
+        Origin::PerfMap | Origin::Jitdump | Origin::NoMap | Origin::OldMap | Origin::BadMap
+    );
+    let kind = if is_kernel {
+        Kind::Kernel
+    } else if is_made {
+        Kind::Made
+    } else if file.ends_with(".so") || file.contains(".so.") || file.starts_with("[vdso") {
+        Kind::Library
+    } else {
+        Kind::User
+    };
+    let name = FunctionName {
+        name: printable(&name(frame)).into_owned(),
+        module: printable(module).into_owned(),
+    };
+    Function { name, kind, is_named: frame.name().is_some() }
+}
+
+/// Where a text lies in memory. What is held lies where nothing else does.
+fn place(text: Option<&Arc<str>>) -> usize {
+    text.map_or(0, |text| Arc::as_ptr(text).cast::<u8>().addr())
+}

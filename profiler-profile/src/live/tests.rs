@@ -1,0 +1,195 @@
+use std::{sync::Arc, time::Duration};
+
+use super::*;
+use crate::{
+    export::{Row, tests::location},
+    frame::Frame,
+    profile::BEYOND,
+    sample::{Comm, Sample, Task},
+    stack_end::StackEnd,
+    store::Store,
+};
+
+const SECOND: u64 = 1_000_000_000;
+const ENOUGH: usize = 1 << 20;
+
+/// A sample of a program at a time, its user stack innermost first.
+pub(crate) fn sample(store: &mut Store, time_ns: u64, name: &str, stack: &[&str]) -> Sample {
+    let frame = |name: &&str| {
+        let (symbol, module) = (Some(Arc::from(*name)), Some(Arc::from("/bin/a")));
+        location(7, &[Frame { symbol, module, ..Frame::default() }])
+    };
+    let user = store.intern(stack.iter().map(frame).collect());
+    let tgid = u32::try_from(name.len()).unwrap();
+    let task = Task { tgid, tid: tgid, comm: Comm::of(name), ..Task::default() };
+    Sample { time_ns, task, user, cpu: 0, ..crate::export::tests::sample() }
+}
+
+fn window(length: u64, limit_bytes: usize, samples: &[Sample]) -> Window {
+    let mut window = Window::new(Duration::from_secs(length), limit_bytes, 0);
+    samples.iter().for_each(|it| window.add(&Row::from(it)));
+    window
+}
+
+fn count(snapshot: &Snapshot) -> u64 {
+    snapshot.lines.iter().map(|it| it.entry.count).sum()
+}
+
+/// The rows of functions by name, hottest first: own and total.
+fn functions(stacks: &Stacks, filter: &Filter) -> Vec<(String, u64, u64)> {
+    let rows = stacks.function_rows(&filter.stacks(stacks));
+    let name = |it: &FunctionRow| stacks.get(it.function).unwrap().name.name.clone();
+    let mut rows: Vec<_> = rows.iter().map(|it| (name(it), it.own, it.total)).collect();
+    rows.sort_by_key(|(name, own, total)| (std::cmp::Reverse((*own, *total)), name.clone()));
+    rows
+}
+
+#[test]
+fn the_window_moves_and_the_start_stays() {
+    let mut store = Store::default();
+    let samples: Vec<Sample> =
+        (0..20).map(|it| sample(&mut store, it * SECOND, "web", &["a", "main"])).collect();
+    let mut window = window(5, ENOUGH, &samples);
+    let now = 19 * SECOND + SECOND / 4;
+    let snapshot = window.snapshot(Span::Window, now);
+    assert_eq!((count(&snapshot), snapshot.in_window), (5, 5));
+    // Ten slices, of which every second has a sample.
+    assert_eq!((snapshot.rate.len(), snapshot.rate.iter().sum::<u64>()), (10, 5));
+    let start = window.snapshot(Span::Start, now);
+    assert_eq!((count(&start), start.time), (20, Duration::from_nanos(now)));
+    // Nothing comes any more.
+    assert_eq!(count(&window.snapshot(Span::Window, now + 60 * SECOND)), 0);
+    assert_eq!(count(&window.snapshot(Span::Start, now + 60 * SECOND)), 20);
+}
+
+#[test]
+fn a_sample_that_comes_late_is_of_its_own_slice() {
+    let mut store = Store::default();
+    let samples = [4, 1, 3].map(|it| sample(&mut store, it * SECOND, "web", &["a"]));
+    let mut window = window(5, ENOUGH, &samples);
+    assert_eq!(count(&window.snapshot(Span::Window, 4 * SECOND)), 3);
+    assert_eq!(count(&window.snapshot(Span::Window, 10 * SECOND)), 0);
+}
+
+#[test]
+fn memory_is_bounded_and_no_sample_is_forgotten() {
+    let mut store = Store::default();
+    let name = |it: u64| format!("f{it}");
+    let samples: Vec<Sample> = (0..5000_u64)
+        .map(|it| sample(&mut store, it * SECOND / 500, "web", &[&name(it), "main"]))
+        .collect();
+    for limit in [40_000, 200_000] {
+        let mut window = window(60, limit, &samples);
+        let most = limit as u64 + limit as u64 / 4;
+        assert!(window.account().bytes <= most, "{:?}", window.account());
+        let snapshot = window.snapshot(Span::Window, 10 * SECOND);
+        assert!(snapshot.short_of > Duration::ZERO && count(&snapshot) == snapshot.in_window);
+        let start = window.snapshot(Span::Start, 10 * SECOND);
+        assert_eq!(count(&start), 5000);
+        let stacks = Stacks::of(start);
+        let rows = functions(&stacks, &Filter::default());
+        assert_eq!(rows[0].0, BEYOND, "{rows:?}");
+    }
+    // One slice that is too much.
+    let all: Vec<Sample> = samples.iter().map(|it| Sample { time_ns: 1, ..it.clone() }).collect();
+    let mut window = window(60, 40_000, &all);
+    assert!(window.account().bytes < 60_000, "{:?}", window.account());
+    assert_eq!(count(&window.snapshot(Span::Window, 2)), 5000);
+}
+
+#[test]
+fn functions_are_counted_once_a_stack() {
+    let mut store = Store::default();
+    let samples = [
+        sample(&mut store, 1, "web", &["f", "f", "main"]),
+        sample(&mut store, 1, "web", &["f", "f", "main"]),
+        sample(&mut store, 1, "sql+", &["g", "main"]),
+        sample(&mut store, 1, "sql+", &["main"]),
+    ];
+    let stacks = Stacks::of(window(5, ENOUGH, &samples).snapshot(Span::Window, 2));
+    let rows = |of: &[(&str, u64, u64)]| -> Vec<(String, u64, u64)> {
+        of.iter().map(|(name, own, total)| ((*name).to_owned(), *own, *total)).collect()
+    };
+    let all = functions(&stacks, &Filter::default());
+    assert_eq!(all, rows(&[("f", 2, 2), ("main", 1, 4), ("g", 1, 1)]));
+    let web = Filter { process: Some(3), ..Filter::default() };
+    assert_eq!(functions(&stacks, &web), rows(&[("f", 2, 2), ("main", 0, 2)]));
+    let g = FunctionName { name: "g".into(), module: "/bin/a".into() };
+    let of_g = Filter { function: Some(g.clone()), ..Filter::default() };
+    assert_eq!(functions(&stacks, &of_g), rows(&[("g", 1, 1), ("main", 0, 1)]));
+    // They combine.
+    let neither = Filter { function: Some(g), ..web };
+    assert!(functions(&stacks, &neither).is_empty());
+    let none = FunctionName { name: "none".into(), module: String::new() };
+    let of_none = Filter { function: Some(none), ..Filter::default() };
+    assert!(functions(&stacks, &of_none).is_empty());
+}
+
+#[test]
+fn neighbours_are_what_calls_and_is_called() {
+    let mut store = Store::default();
+    let samples = [
+        sample(&mut store, 1, "web", &["leaf", "f", "f", "main"]),
+        sample(&mut store, 1, "web", &["f", "other"]),
+        sample(&mut store, 1, "web", &["f", "other"]),
+        sample(&mut store, 1, "web", &["f"]),
+    ];
+    let stacks = Stacks::of(window(5, ENOUGH, &samples).snapshot(Span::Window, 2));
+    let all = Filter::default().stacks(&stacks);
+    let f = stacks.find(&FunctionName { name: "f".into(), module: "/bin/a".into() }).unwrap();
+    let found = stacks.neighbours(&all, f);
+    let named = |of: &[(usize, u64)]| -> Vec<(String, u64)> {
+        of.iter().map(|(it, count)| (stacks.get(*it).unwrap().name.name.clone(), *count)).collect()
+    };
+    assert_eq!((found.own, found.total, found.outermost), (3, 4, 1));
+    assert_eq!(named(&found.callers), [("other".to_owned(), 2), ("main".to_owned(), 1)]);
+    assert_eq!(named(&found.callees), [("leaf".to_owned(), 1)]);
+}
+
+#[test]
+fn flames_add_up() {
+    let mut store = Store::default();
+    let samples = [
+        sample(&mut store, 1, "web", &["b", "main"]),
+        sample(&mut store, 1, "web", &["a", "main"]),
+        sample(&mut store, 1, "web", &["a", "main"]),
+        sample(&mut store, 1, "sql+", &["a"]),
+    ];
+    let stacks = Stacks::of(window(5, ENOUGH, &samples).snapshot(Span::Window, 2));
+    let flame = Flame::of(&stacks, &Filter::default().stacks(&stacks));
+    assert_eq!(flame.get(0).unwrap().total, 4);
+    for node in flame.nodes() {
+        let children: u64 = node.children.iter().map(|it| flame.get(*it).unwrap().total).sum();
+        assert_eq!(node.total, node.own + children, "{node:?}");
+        let names: Vec<_> = node.children.iter().map(|it| &flame.get(*it).unwrap().name).collect();
+        assert!(names.is_sorted(), "{names:?}");
+    }
+    let path: Vec<FunctionName> = [("web", ""), ("main", "/bin/a"), ("a", "/bin/a")]
+        .map(|(name, module)| FunctionName { name: name.into(), module: module.into() })
+        .into();
+    let place = flame.follow(&path);
+    assert_eq!((flame.path(place), flame.get(place).unwrap().total), (path.clone(), 2));
+    // What is not there any more leads to where it was called.
+    let gone = [&path[..2], &[FunctionName { name: "c".into(), module: String::new() }]].concat();
+    assert_eq!(flame.path(flame.follow(&gone)), path[..2]);
+    assert_eq!(flame.matching(|it| it.name.name == "a"), 3);
+    assert_eq!(flame.matching(|it| ["main", "a"].contains(&&*it.name.name)), 4);
+}
+
+#[test]
+fn stacks_that_are_cut_are_told_by_why() {
+    let mut store = Store::default();
+    let ends = [
+        (StackEnd::Complete, 5),
+        (StackEnd::NoFramePointer, 2),
+        (StackEnd::Depth, 3),
+        (StackEnd::NoUserMemory, 9),
+    ];
+    let mut samples = Vec::new();
+    for (end, count) in ends {
+        let of = sample(&mut store, 1, "web", &["a"]);
+        samples.extend((0..count).map(|_| Sample { user_end: end, ..of.clone() }));
+    }
+    let snapshot = window(5, ENOUGH, &samples).snapshot(Span::Window, 2);
+    assert_eq!(snapshot.cut, [(StackEnd::Depth, 3), (StackEnd::NoFramePointer, 2)]);
+}
