@@ -51,6 +51,7 @@ use crate::{
     sample,
     shutdown::{self, Reports, Requests, Signals},
     stderr,
+    top::{self, Screen},
     unwind::loader::Loader,
     worker::{Ended, Work, Worker},
 };
@@ -79,12 +80,14 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
 ///
-/// A command that was [launched](Launch) is executed when the events are enabled.
+/// A command that was [launched](Launch) is executed when the events are enabled. A [screen](top) has the terminal from
+/// then on until the run ends, which the user may tell it to.
 pub async fn run(
     config: &Config,
     Requests { mut signals, mut reports }: Requests,
     mut sinks: Vec<Sink>,
     launch: Option<&mut Launch>,
+    screen: Option<top::Prepared>,
 ) -> Result<(Ledger, Result<()>)> {
     settle_limits(config)?;
     let watched = Watched::open(&config.process.pids, &config.process.tids)?;
@@ -103,6 +106,9 @@ pub async fn run(
     sources.attach(slots, config.perf.dither)?;
     // All is loaded, and nothing of others has been read.
     filter_system_calls();
+
+    // From here on an error gives the terminal back.
+    let mut screen = screen.map(|it| it.start(sources.describe())).transpose()?;
 
     sinks.iter_mut().try_for_each(Sink::begin)?;
     let blocked: Vec<Blocked> = sinks.iter().map(Sink::blocked).collect();
@@ -156,9 +162,11 @@ pub async fn run(
         priority: Priority::enter(Role::Reader),
         deadline: None,
     };
-    let (started, early_end) = sampling.run(&mut signals, &mut reports, &mut worker).await?;
+    let (started, early_end) =
+        sampling.run(&mut signals, &mut reports, &mut worker, &mut screen).await?;
     let (kernel, sender, failed) = sampling.end(started);
     stderr::clear_status();
+    drop(screen);
     drop(ebpf);
 
     let kernel = Arc::new(kernel);
@@ -234,10 +242,13 @@ impl Sampling<'_> {
         signals: &mut Signals,
         reports: &mut Reports,
         worker: &mut Worker,
+        screen: &mut Option<Screen>,
     ) -> Result<(Instant, Option<Ended>)> {
         let cancelled = tokio::select! {
             biased;
             signal = signals.next() => Some(signal),
+            // What is wrong with it is told where the run ends.
+            _ = top::ended(screen) => Some(libc::SIGINT),
             // If the thread has ended, `ended` tells.
             _ = async { tokio::join!(&mut worker.ready, self.look_around()) } => None,
         };
@@ -252,10 +263,13 @@ impl Sampling<'_> {
             self.deadline = Some(Deadline::start(duration, self.sources.descriptors())?);
         }
         self.sources.enable()?;
+        if let Some(live) = &self.config.worker.output.live {
+            live.begin_at(kernel::monotonic_ns());
+        }
         if let Err(error) = self.launch.as_mut().map_or(Ok(()), |it| it.execute()) {
             return Ok((started, Some(Err(error))));
         }
-        let ended = self.read_until_end(started, signals, reports, &mut worker.ended).await;
+        let ended = self.read_until_end(started, signals, reports, &mut worker.ended, screen).await;
         Ok((started, ended))
     }
 
@@ -301,6 +315,7 @@ impl Sampling<'_> {
         signals: &mut Signals,
         reports: &mut Reports,
         ended: &mut oneshot::Receiver<Ended>,
+        screen: &mut Option<Screen>,
     ) -> Option<Ended> {
         let mut time_over = pin!(shutdown::after(self.config.duration));
         let mut gathered = Instant::now();
@@ -322,10 +337,12 @@ impl Sampling<'_> {
                 }
                 () = &mut time_over => return None,
                 result = &mut *ended => return Some(result.unwrap_or(Err(worker_died()))),
+                result = top::ended(screen) => return result.err().map(Err),
                 () = reports.next() => self.report(started),
                 _ = watching.tick() => {
                     self.tell_progress(&mut watch);
                     self.show_status(started);
+                    self.tell_screen();
                 }
                 _ = hotplug.tick() => {
                     if self.have_all_ended() {

@@ -148,6 +148,11 @@ pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(ClockId::Monotonic)
 }
 
+/// For how long the threads of this process have had a CPU.
+pub(crate) fn cpu_time() -> Duration {
+    Duration::from_nanos(clock_ns(ClockId::ProcessCPUTime))
+}
+
 /// By how many nanoseconds CLOCK_REALTIME is ahead of CLOCK_MONOTONIC.
 pub(crate) fn real_time_ahead_ns() -> i128 {
     i128::from(clock_ns(ClockId::Realtime)) - i128::from(monotonic_ns())

@@ -54,6 +54,7 @@ mod stat;
 pub mod stderr;
 pub mod symbolize;
 mod time_budget;
+pub mod top;
 mod units;
 pub mod unwind;
 pub mod viewer;

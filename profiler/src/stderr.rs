@@ -5,9 +5,13 @@
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
+    collections::VecDeque,
     io::{self, IsTerminal as _, Write as _, stderr},
     panic,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use profiler_profile::printable::{printable, printable_lines};
@@ -25,6 +29,57 @@ static HAS_STATUS: AtomicBool = AtomicBool::new(false);
 /// Whether there are no [notices](notice).
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
+/// How many lines are held at most: the last ones.
+const MOST_HELD: usize = 1000;
+
+/// What is held while a screen has the terminal; `None` while none has.
+static HELD: Mutex<Option<Held>> = Mutex::new(None);
+
+/// Lines that were not written yet.
+#[derive(Debug, Default)]
+struct Held {
+    lines: VecDeque<String>,
+    /// How many there were in all.
+    count: usize,
+}
+
+/// From here on nothing is written, since a screen has the terminal: it shows what is [held](held).
+pub fn hold() {
+    clear_status();
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default();
+}
+
+/// How many lines were held so far, and the last of them.
+pub fn held() -> (usize, Vec<String>) {
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.as_ref().map_or((0, Vec::new()), |it| (it.count, it.lines.iter().cloned().collect()))
+}
+
+/// Writes what was held: no screen has the terminal any more.
+pub fn release() {
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner).take();
+    for line in held.map(|it| it.lines).unwrap_or_default() {
+        put(&format!("{line}\n"));
+    }
+}
+
+/// Writes text that is printable, or holds it.
+fn put(text: &str) {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    match held.as_mut() {
+        Some(Held { lines, count }) => {
+            for line in text.lines() {
+                lines.push_back(line.to_owned());
+                *count += 1;
+            }
+            lines.drain(..lines.len().saturating_sub(MOST_HELD));
+        }
+        None => {
+            let _ = stderr().write_all(text.as_bytes());
+        }
+    }
+}
+
 /// From here on only errors and losses are said.
 pub fn be_quiet() {
     IS_QUIET.store(true, Ordering::Relaxed);
@@ -38,7 +93,7 @@ pub fn is_quiet() -> bool {
 /// Writes lines, in the place of the status.
 pub fn write(text: &str) {
     clear_status();
-    let _ = stderr().write_all(printable_lines(text).as_bytes());
+    put(&printable_lines(text));
 }
 
 /// Whether it is a terminal that this process may write to at any time: it is not in the background.
@@ -94,7 +149,7 @@ pub struct Log;
 impl io::Write for Log {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         clear_status();
-        let _ = stderr().write_all(log_line(event).as_bytes());
+        put(&log_line(event));
         Ok(event.len())
     }
 
@@ -111,6 +166,20 @@ fn log_line(event: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_held_is_shown_by_a_screen() {
+        hold();
+        say("a\x1b[2J\nb");
+        write("c\nd\n");
+        let (count, lines) = held();
+        let place = lines.iter().position(|it| it == "profiler: a\\x1b[2J\\nb").unwrap();
+        assert_eq!(lines[place + 1..place + 3], ["c", "d"]);
+        (0..2 * MOST_HELD).for_each(|_| write("e\n"));
+        assert_eq!((held().0, held().1.len()), (count + 2 * MOST_HELD, MOST_HELD));
+        *HELD.lock().unwrap() = None;
+        assert_eq!(held(), (0, Vec::new()));
+    }
 
     #[test]
     fn an_event_of_the_log_is_one_line() {

@@ -296,7 +296,9 @@ impl Lost {
         self.total() - self.missed - self.throttled
     }
 
-    pub(crate) fn reasons(&self) -> [(&'static str, u64); 7] {
+    /// How many were lost for each reason, by its name.
+    #[must_use]
+    pub fn reasons(&self) -> [(&'static str, u64); 7] {
         [
             ("missed by the kernel", self.missed),
             ("throttled", self.throttled),

@@ -43,6 +43,11 @@ impl Live {
         self.window().snapshot(span, now_ns)
     }
 
+    /// From here on something is sampled (CLOCK_MONOTONIC, in nanoseconds).
+    pub fn begin_at(&self, now_ns: u64) {
+        self.window().begin_at(now_ns);
+    }
+
     /// Tells the screen how the run goes on.
     pub fn tell(&self, vitals: Vitals) {
         *self.vitals.lock().unwrap_or_else(PoisonError::into_inner) = vitals;

@@ -50,15 +50,15 @@ impl Flame {
             };
             flame.count(0, count);
             let process = process_of(line);
-            let mut at = *known.entry((0, Call::Process(process.clone()))).or_insert_with(|| {
-                flame.add(Node::new(process, Kind::Process, 0))
-            });
+            let mut at = *known
+                .entry((0, Call::Process(process.clone())))
+                .or_insert_with(|| flame.add(Node::new(process, Kind::Process, 0)));
             flame.count(at, count);
             for function in stacks.calls_of(*stack) {
                 let Some(called) = stacks.get(*function) else { continue };
-                at = *known.entry((at, Call::Function(*function))).or_insert_with(|| {
-                    flame.add(Node::new(called.name.clone(), called.kind, at))
-                });
+                at = *known
+                    .entry((at, Call::Function(*function)))
+                    .or_insert_with(|| flame.add(Node::new(called.name.clone(), called.kind, at)));
                 flame.count(at, count);
             }
             if let Some(node) = flame.nodes.get_mut(at) {
@@ -87,7 +87,11 @@ impl Flame {
     /// So that a picture stays as it is while samples come.
     fn sort(&mut self) {
         for place in 0..self.nodes.len() {
-            let mut children = self.nodes.get_mut(place).map(|it| std::mem::take(&mut it.children)).unwrap_or_default();
+            let mut children = self
+                .nodes
+                .get_mut(place)
+                .map(|it| std::mem::take(&mut it.children))
+                .unwrap_or_default();
             children.sort_by(|a, b| {
                 let of = |place: usize| self.nodes.get(place).map(|it| (&it.name, it.kind));
                 of(*a).cmp(&of(*b))

@@ -78,14 +78,16 @@ impl Stacks {
     /// A row for each function on these stacks.
     #[must_use]
     pub fn function_rows(&self, stacks: &[usize]) -> Vec<FunctionRow> {
-        let rows = (0..self.functions().len()).map(|function| FunctionRow { function, ..FunctionRow::default() });
+        let rows = (0..self.functions().len())
+            .map(|function| FunctionRow { function, ..FunctionRow::default() });
         let mut rows: Vec<FunctionRow> = rows.collect();
         // The last stack that a function was counted for: one that calls itself is on a stack once.
         let mut counted = vec![usize::MAX; rows.len()];
         for stack in stacks {
             let (calls, count) = (self.calls_of(*stack), self.count_of(*stack));
             for function in calls {
-                let (Some(row), Some(last)) = (rows.get_mut(*function), counted.get_mut(*function)) else {
+                let (Some(row), Some(last)) = (rows.get_mut(*function), counted.get_mut(*function))
+                else {
                     continue;
                 };
                 if *last != *stack {

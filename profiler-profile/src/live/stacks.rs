@@ -143,7 +143,7 @@ fn of_frame(frame: &Frame, is_kernel: bool) -> Function {
         Kind::Kernel
     } else if is_made {
         Kind::Made
-    } else if file.ends_with(".so") || file.contains(".so.") || file.starts_with("[vdso") {
+    } else if file.split('.').skip(1).any(|it| it == "so") || file.starts_with("[vdso") {
         Kind::Library
     } else {
         Kind::User

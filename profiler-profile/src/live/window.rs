@@ -159,6 +159,11 @@ impl Window {
         }
     }
 
+    /// Begins now: nothing was sampled before.
+    pub fn begin_at(&mut self, now_ns: u64) {
+        self.begun_ns = now_ns;
+    }
+
     /// Counts samples. Those without a time count as of the last slice.
     pub fn add(&mut self, row: &Row<'_>) {
         let moment = row.moment.as_ref();
@@ -245,7 +250,8 @@ impl Window {
     /// Gives up the lines that are not in the window. Their samples since the start stay with their processes.
     fn forget_cold(&mut self) {
         for place in 0..self.lines.len() {
-            let is_cold = |held: &Held| held.window.count == 0 && held.key.5 != self.beyond_stack.id;
+            let is_cold =
+                |held: &Held| held.window.count == 0 && held.key.5 != self.beyond_stack.id;
             let cold = self.lines.get(place).and_then(Option::as_ref).is_some_and(is_cold);
             let held = if cold { self.lines.get_mut(place).and_then(Option::take) } else { None };
             let Some(held) = held else { continue };
@@ -361,7 +367,8 @@ impl Window {
             Span::Window => (first * SLICE_NS).max(self.begun_ns),
             Span::Start => self.begun_ns,
         };
-        let mut rate = vec![0_u64; usize::try_from(now.saturating_sub(first) + 1).unwrap_or(1).min(4096)];
+        let mut rate =
+            vec![0_u64; usize::try_from(now.saturating_sub(first) + 1).unwrap_or(1).min(4096)];
         let mut cut: Vec<(StackEnd, u64)> = Vec::new();
         for slice in &self.slices {
             let place = slice.at.checked_sub(first).and_then(|it| usize::try_from(it).ok());

@@ -5,13 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler_profile::ledger::{
-    Children, KernelSide, Ledger, Lost, Scope, SourceSide,
-    watch::{Progress, Watch},
+use profiler_profile::{
+    ledger::{
+        Children, KernelSide, Ledger, Lost, Scope, SourceSide,
+        watch::{Progress, Watch},
+    },
+    live::Vitals,
 };
 
 use super::{Sampling, resident};
-use crate::{error::Result, output::Blocked, perf::config::Target, stderr};
+use crate::{
+    error::Result, kernel, output::Blocked, perf::config::Target, procfs::stat::Stat, stderr,
+};
 
 impl Sampling<'_> {
     /// Prints the ledger so far.
@@ -72,6 +77,20 @@ impl Sampling<'_> {
         stderr::status(&format!(
             "{elapsed} s{left}: {samples} samples ({rate}/s), {stacks} stacks, {lost} lost, {mib} MiB; Ctrl-C ends"
         ));
+    }
+
+    /// Tells the screen how the run goes on, if there is one.
+    pub(super) fn tell_screen(&self) {
+        let Some(live) = &self.config.worker.output.live else { return };
+        let lost = self.sources.lost(&self.counters).unwrap_or_default();
+        let pids = self.bars.pids();
+        let memory = resident::memory(&pids);
+        let of_parsers = pids.into_iter().filter_map(Stat::of).map(|it| it.cpu);
+        live.tell(Vitals {
+            lost: Lost { agent_behind: self.behind.sum(), ..lost },
+            cpu: kernel::cpu_time() + of_parsers.sum::<Duration>(),
+            memory_bytes: memory.agent.bytes().saturating_add(memory.parsers.bytes()),
+        });
     }
 
     /// Says what is lost or stands still.

@@ -8,6 +8,7 @@ mod report;
 mod sampling;
 mod stat;
 mod stream;
+mod top;
 mod usage;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ pub use self::{
     sampling::{CallGraph, Root, SamplingArgs, Strict},
     stat::StatArgs,
     stream::StreamArgs,
+    top::TopArgs,
     usage::{help_of, one_line},
 };
 use crate::units;
@@ -46,6 +48,7 @@ const GENERAL: &str = "General";
 const EXAMPLES: &str = "Examples:
   profiler record -d 10           ten seconds of the whole machine, into a file
   profiler report                 what that file shows; viewers show more
+  profiler top                    what is hot now, on a full screen
   profiler record -- make         a command with all that it starts
   profiler -p 812                 stream the stacks of a process
   profiler -d 10 --top 20         the twenty hottest functions
@@ -102,6 +105,12 @@ pub enum Command {
     /// command, and 126 if it can't be run.
     #[command(help_template = TEMPLATE, before_help = record::EXAMPLES)]
     Record(Box<RecordArgs>),
+    /// Show what is hot now, on a full screen.
+    ///
+    /// Functions, processes, callers, a flame graph and threads over the last seconds, each by one key; `?` shows the
+    /// keys.
+    #[command(help_template = TEMPLATE, before_help = top::EXAMPLES)]
+    Top(Box<TopArgs>),
     /// Print what a recorded profile shows, as a table or a tree.
     ///
     /// The hottest functions, or a tree of calls.
@@ -242,6 +251,7 @@ mod tests {
         let names: Vec<&str> = root.get_subcommands().map(clap::Command::get_name).collect();
         let expected = [
             "record",
+            "top",
             "report",
             "convert",
             "diff",

@@ -12,12 +12,14 @@ use crate::{
     limits,
     output::{Sink, config::Report},
     shutdown::Requests,
-    stderr,
+    stderr, top,
 };
 
 /// A run that can start.
 pub(super) struct Session {
     pub(super) config: Config,
+    /// Who has the terminal while it goes on.
+    pub(super) screen: Option<top::Prepared>,
     runtime: Runtime,
     requests: Requests,
     strict: Option<Strict>,
@@ -39,7 +41,7 @@ impl Session {
             let _context = runtime.enter();
             Requests::listen()?
         };
-        Ok(Self { config, runtime, requests, strict, verbose })
+        Ok(Self { config, screen: None, runtime, requests, strict, verbose })
     }
 
     /// Samples until the run ends; `finish` is what is to be done before the ledger is printed, if the outputs are
@@ -50,8 +52,8 @@ impl Session {
         mut launch: Option<&mut Launch>,
         finish: impl FnOnce(Option<&Launch>) -> Result<()>,
     ) -> Result<()> {
-        let Self { config, runtime, requests, strict, verbose } = self;
-        let run = agent::run(&config, requests, sinks, launch.as_deref_mut());
+        let Self { config, screen, runtime, requests, strict, verbose } = self;
+        let run = agent::run(&config, requests, sinks, launch.as_deref_mut(), screen);
         let (ledger, result) = runtime.block_on(run)?;
         let result = result.and_then(|()| finish(launch.as_deref()));
         let lost =

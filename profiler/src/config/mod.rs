@@ -161,6 +161,7 @@ impl Config {
                 }),
                 output: output::config::Config {
                     reports,
+                    live: None,
                     kernel_stacks,
                     user_stacks,
                     rendered_bytes: budget.rendered,

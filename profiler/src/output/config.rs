@@ -1,10 +1,13 @@
 //! What is written.
 
+use std::sync::Arc;
+
 use profiler_profile::{
     export::{
         format::{Format, Processes},
         root::Root,
     },
+    live::Live,
     report::table::{self, By},
 };
 
@@ -13,6 +16,8 @@ use profiler_profile::{
 pub struct Config {
     /// What is written, and when; one for each sink.
     pub reports: Vec<Report>,
+    /// The window that a screen shows, if one does.
+    pub live: Option<Arc<Live>>,
     /// Whether samples have a kernel stack.
     pub kernel_stacks: bool,
     /// Whether samples have a user stack.

@@ -16,6 +16,7 @@ use jiff::tz::TimeZone;
 use profiler_profile::{
     export::{about::About, format::Options, output::Output},
     ledger::{Ledger, PerCpuCount, memory::Cache},
+    live::{Feed, Live},
     profile::Profile,
     report::table,
     sample::Sample,
@@ -74,6 +75,12 @@ impl Named {
         };
         Self { output, path, has_samples: matches!(report, Report::Samples(_)) }
     }
+
+    /// What a screen shows.
+    fn live(live: Arc<Live>) -> Self {
+        let output = Output::of_exporter(Box::new(Feed(live)), Box::new(io::sink()) as Box<_>);
+        Self { output, path: PathBuf::from("the screen"), has_samples: true }
+    }
 }
 
 impl Outputs {
@@ -101,6 +108,7 @@ impl Outputs {
             let path = sink.path().to_owned();
             Named::new(*report, &options, Box::new(sink), path)
         });
+        let all = all.chain(config.live.clone().map(Named::live));
         Self { stacks, ..Self::of(all.collect(), options.clone(), config.profile_bytes, kept) }
     }
 

@@ -13,6 +13,8 @@ pub(crate) struct Stat {
     pub(crate) state: char,
     /// Field 4: its process's parent; 0 where there is none.
     pub(crate) parent: u32,
+    /// Fields 14 and 15: for how long it has had a CPU; in steps of 10 ms.
+    pub(crate) cpu: Duration,
     /// Field 20: how many threads its process has.
     pub(crate) threads: u32,
     /// Field 22: when it began, since boot; in steps of 10 ms.
@@ -38,7 +40,8 @@ impl Stat {
         Some(Self {
             state: fields.next()?.chars().next()?,
             parent: fields.next()?.parse().ok()?,
-            threads: fields.nth(20 - 5)?.parse().ok()?,
+            cpu: ticks(fields.nth(14 - 5)?.parse().ok()?) + ticks(fields.next()?.parse().ok()?),
+            threads: fields.nth(20 - 16)?.parse().ok()?,
             began: ticks(fields.nth(22 - 21)?.parse().ok()?),
         })
     }
@@ -68,7 +71,8 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_anything() {
-        let stat = Stat { state: 'R', parent: 4, threads: 20, began: ticks(100) };
+        let (cpu, began) = (ticks(14) + ticks(15), ticks(100));
+        let stat = Stat { state: 'R', parent: 4, cpu, threads: 20, began };
         for name in ["a", "a) 1 2 (b", "a R", ") R 1", "\u{fffd}"] {
             let text = format!("7 ({name}) R {REST}\n");
             assert_eq!(Stat::parse(text.as_bytes()), Some(stat), "{name}");

@@ -1,0 +1,174 @@
+//! The screen's thread: what comes from the user and from the run, and when it is drawn.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crossterm::event;
+use profiler_profile::{
+    export::about::About,
+    live::{Live, SLICE, Span},
+    profile::Profile,
+    source::Source,
+};
+use ratatui_core::{buffer::Buffer, layout::Rect, style::Style};
+
+use super::{
+    Save,
+    app::{App, Crumb, View, Wish},
+    canvas::Canvas,
+    flame, foot, head, help, keys,
+    model::Model,
+    neighbours, numbers, tables,
+    terminal::{Looks, Terminal},
+};
+use crate::{
+    error::{Error, Result},
+    kernel,
+    output::PRODUCER,
+    stderr,
+};
+
+/// The least time between two pictures.
+const FRAME: Duration = Duration::from_millis(100);
+/// What the least screen is.
+const COLUMNS: u16 = 60;
+const LINES: u16 = 12;
+
+/// Shows the run until the user or the run ends it.
+pub(super) fn run(
+    live: &Live,
+    sources: &[Arc<Source>],
+    save: &Save,
+    looks: Looks,
+    is_over: &AtomicBool,
+) -> Result<()> {
+    let failed = |error: std::io::Error| Error::system("cannot use the terminal", error);
+    let mut terminal = Terminal::enter().map_err(failed)?;
+    let (mut app, mut model) = (App::default(), Model::new(sources.to_vec()));
+    let mut drawn: Option<Instant> = None;
+    let mut looked: Option<Instant> = None;
+    let mut has_changed = true;
+    while !is_over.load(Ordering::Acquire) {
+        if looked.is_none_or(|it| it.elapsed() >= SLICE) {
+            looked = Some(Instant::now());
+            model.look(live, &app);
+            follow_user(&mut app, &model);
+            has_changed = true;
+        }
+        let is_due = drawn.is_none_or(|it| it.elapsed() >= FRAME);
+        if has_changed && is_due {
+            model.choose(&mut app);
+            let (_, told) = stderr::held();
+            terminal
+                .paint(|buffer| draw(buffer, &mut app, &model, looks, &told))
+                .map_err(failed)?;
+            (drawn, has_changed) = (Some(Instant::now()), false);
+        }
+        if event::poll(FRAME / 2).map_err(failed)? {
+            while event::poll(Duration::ZERO).map_err(failed)? {
+                let event = event::read().map_err(failed)?;
+                let (view, crumbs) = (app.view, app.crumbs.len());
+                keys::handle(&event, &mut app, &model);
+                has_changed = true;
+                // What comes next is about what it leads to.
+                if (view, crumbs) != (app.view, app.crumbs.len()) {
+                    model.choose(&mut app);
+                }
+                if app.wish.is_some() {
+                    break;
+                }
+            }
+        }
+        match app.wish.take() {
+            Some(Wish::Quit) => return Ok(()),
+            Some(Wish::Suspend) => terminal.suspend().map_err(failed)?,
+            Some(Wish::Save(path)) => app.said = Some(keep(&path, &app, &model, save)),
+            Some(Wish::Redraw) => terminal.forget(),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Has the processes of a user that were found since, too.
+fn follow_user(app: &mut App, model: &Model) {
+    for crumb in &mut app.crumbs {
+        if let Crumb::User(uid, theirs) = crumb {
+            theirs.extend(keys::processes_of(model, *uid));
+            theirs.sort_unstable();
+            theirs.dedup();
+        }
+    }
+}
+
+/// Saves what is shown; what is to be told of that.
+fn keep(path: &Path, app: &App, model: &Model, save: &Save) -> String {
+    let mut profile = Profile::new(usize::MAX);
+    for line in model.wanted.iter().filter_map(|it| model.stacks.lines().get(*it)) {
+        // A profile of one event has no others.
+        let source = Source { slot: 0, ..(*line.entry.source).clone() };
+        profile.add_entry(profiler_profile::profile::Entry {
+            source: Arc::new(source),
+            ..line.entry.clone()
+        });
+    }
+    let time = model.snapshot.time;
+    let mut what = match app.span {
+        Span::Window => format!("the last {}", numbers::time(time)),
+        Span::Start => format!("{} since the start", numbers::time(time)),
+    };
+    for crumb in &app.crumbs {
+        what = format!("{what}, {}", crumb.text());
+    }
+    let sources: Vec<Source> =
+        model.source(app).map(|it| Source { slot: 0, ..it.clone() }).into_iter().collect();
+    let now_ns = i128::from(kernel::monotonic_ns()) + kernel::real_time_ahead_ns();
+    let begun_ns = now_ns - i128::try_from(time.as_nanos()).unwrap_or(0);
+    let about = About::of_moment(&sources, begun_ns, time, &what, PRODUCER);
+    save(path, &profile, &about).unwrap_or_else(|error| error.to_string())
+}
+
+/// Draws all of it.
+pub(super) fn draw(
+    buffer: &mut Buffer,
+    app: &mut App,
+    model: &Model,
+    looks: Looks,
+    told: &[String],
+) {
+    let mut canvas = Canvas { buffer, looks };
+    let area = canvas.area();
+    app.hits.calls.clear();
+    app.hits.lines.clear();
+    app.hits.rows = Rect::default();
+    if area.width < COLUMNS || area.height < LINES {
+        app.hits.tabs.clear();
+        let (width, height) = (area.width, area.height);
+        canvas.put(0, 0, width, &format!("{COLUMNS}×{LINES} cells are needed"), Style::new());
+        canvas.put(0, 1, width, &format!("this is {width}×{height}; q quits"), Style::new());
+        return;
+    }
+    let y = head::draw(&mut canvas, app, model);
+    let body =
+        Rect { y, height: area.bottom().saturating_sub(foot::LINES).saturating_sub(y), ..area };
+    if app.shows_help {
+        help::keys(&mut canvas, body);
+    } else if app.shows_log {
+        help::log(&mut canvas, body, told);
+    } else {
+        match app.view {
+            View::Functions | View::Processes | View::Threads => {
+                tables::draw(&mut canvas, body, app, model);
+            }
+            View::Callers => neighbours::draw(&mut canvas, body, app, model),
+            View::Flame => flame::draw(&mut canvas, body, app, model),
+        }
+    }
+    foot::draw(&mut canvas, app, told.last().map(|it| &**it));
+}
