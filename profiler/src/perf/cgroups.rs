@@ -78,8 +78,11 @@ fn folder(path: &Path) -> Result<Arc<OwnedFd>> {
 /// Whether the kernel counts events of this cgroup; tried with one that every kernel has.
 fn check(path: &Path, folder: &OwnedFd, cpu: u32) -> Result<()> {
     let scope = Scope::Cgroup { folder: folder.as_fd(), cpu };
-    let opened = open::open(&mut attr::counting(&Event::dummy()), scope, None);
-    opened.map(drop).map_err(|error| refusal(path, &error))
+    match open::open(&mut attr::counting(&Event::dummy()), scope, None) {
+        // The CPU has just gone offline, which says nothing of the cgroup.
+        Err(error) if error.raw_os_error() != Some(libc::ENODEV) => Err(refusal(path, &error)),
+        _ => Ok(()),
+    }
 }
 
 fn refusal(path: &Path, error: &io::Error) -> Error {

@@ -157,8 +157,7 @@ impl TaskSet {
         for tid in tids {
             match self.open_task(*tid, cpus) {
                 Ok(events) => events.into_iter().try_for_each(|it| self.take(&mut opened, it))?,
-                // It has ended.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) if has_ended(&error) => {}
                 Err(error) if is_out_of_files(&error) => {
                     return Err(Failure::Other(too_many(tids.len(), cpus.len())));
                 }
@@ -179,7 +178,7 @@ impl TaskSet {
             let complete = |attr: &mut _| attr::of_task(attr, self.inherit, self.enable_on_exec);
             match try_open(&self.event, self.rate, scope, complete) {
                 Ok((fd, precise)) => events.push((cpu, fd, precise)),
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
+                Err(error) if has_ended(&error) || is_out_of_files(&error) => return Err(error),
                 // Some PMUs know no CPU that was never online.
                 Err(_) if self.online.read().is_ok_and(|online| !online.contains(cpu)) => {}
                 Err(error) => return Err(error),
@@ -347,6 +346,10 @@ fn too_many(tasks: usize, cpus: usize) -> Error {
         format!("open files are limited to {limit}, and the run needs some itself"),
         "raise `ulimit -n`, name fewer CPUs by -C, or leave --per-task out: events of CPUs take no file a thread",
     )
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ESRCH)
 }
 
 fn is_out_of_files(error: &io::Error) -> bool {
