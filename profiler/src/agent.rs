@@ -247,8 +247,10 @@ impl Sampling<'_> {
         let cancelled = tokio::select! {
             biased;
             signal = signals.next() => Some(signal),
-            // What is wrong with it is told where the run ends.
-            _ = top::ended(screen) => Some(libc::SIGINT),
+            result = top::ended(screen) => match result {
+                Ok(()) => Some(libc::SIGINT),
+                Err(error) => return Ok((Instant::now(), Some(Err(error)))),
+            },
             // If the thread has ended, `ended` tells.
             _ = async { tokio::join!(&mut worker.ready, self.look_around()) } => None,
         };

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use crate::{
+    apt,
     arch::Arch,
     command,
     cross::Cross,
@@ -111,6 +112,12 @@ fn kernel_tests(filter: Option<&str>) -> (Tally, Outcome) {
     cargo.args(["--ignored", "--test-threads=1"]).args(filter);
     if let Err(why) = as_root(&mut cargo) {
         return (Tally::default(), Outcome::Skipped(why));
+    }
+    // The terminal of the tests that look at a screen, which say so where there is none.
+    if command::on_path("tmux").is_empty()
+        && let Err(error) = apt::install(&["tmux"])
+    {
+        eprintln!("tmux can't be installed: {error:#}");
     }
     match Cross::find_or_install(Arch::HOST).and_then(|cross| fixtures::build(&cross)) {
         Ok(programs) => cargo.env("PROFILER_TEST_FIXTURES", programs),

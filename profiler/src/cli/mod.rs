@@ -50,9 +50,7 @@ const EXAMPLES: &str = "Examples:
   profiler report                 what that file shows; viewers show more
   profiler top                    what is hot now, on a full screen
   profiler record -- make         a command with all that it starts
-  profiler -p 812                 stream the stacks of a process
-  profiler -d 10 --top 20         the twenty hottest functions
-  profiler doctor                 whether it can run here, and what to fix";
+  profiler -p 812                 stream the stacks of a process";
 
 const EXIT_CODES: &str = "\
 Exit code: 0 done, 1 the kernel refused or writing failed, 2 wrong usage, 3 samples were lost and

@@ -32,17 +32,18 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, app: &App, model: &Model) -> u16 {
         Span::Start => format!("since start {}", time(model.snapshot.time)),
     };
     let mut x = canvas.put(area.x, area.y, right, "profiler ", colours::strong());
+    if app.is_paused {
+        x = canvas.put(x, area.y, right, "PAUSED", colours::strong().patch(colours::reversed()));
+        x = canvas.put(x, area.y, right, " ", Style::new());
+    }
     x = canvas.put(x, area.y, right, &format!("{event}  {span}  "), Style::new());
     let seconds = model.snapshot.time.as_secs_f64();
     let rate = if seconds > 0.0 { model.all as f64 / seconds } else { 0.0 };
     let samples = format!("{} samples  {rate:.0}/s  ", count(model.all));
-    x = canvas.put(x, area.y, right, &samples, Style::new());
-    if app.is_paused {
-        canvas.put(x, area.y, right, " PAUSED ", colours::strong().patch(colours::reversed()));
-    }
+    x = canvas.put(x, area.y, right.saturating_sub(x), &samples, Style::new());
     let own = model.own_cpu.map_or_else(|| "-".to_owned(), percent);
-    let own = format!(" agent {own} CPU {} MiB", model.vitals.memory_bytes >> 20);
-    canvas.put_right(right.saturating_sub(28), area.y, 28, &own, looks.faint());
+    let own = format!("agent {own} CPU {} MiB", model.vitals.memory_bytes >> 20);
+    canvas.put_right(x, area.y, right.saturating_sub(x), &own, looks.faint());
 
     let y = area.y + 1;
     let mut x = canvas.put(area.x, y, right, "CPU ", colours::strong());

@@ -170,5 +170,7 @@ pub(super) fn draw(
             View::Flame => flame::draw(&mut canvas, body, app, model),
         }
     }
-    foot::draw(&mut canvas, app, told.last().map(|it| &**it));
+    // What would help what is chosen, or else what was told last.
+    let hint = tables::hint_of_chosen(app, model);
+    foot::draw(&mut canvas, app, hint.as_deref().or(told.last().map(|it| &**it)));
 }

@@ -129,6 +129,13 @@ fn group(metadata: &Metadata) -> String {
     printable(&text).into_owned()
 }
 
+/// What would help the process that is chosen.
+pub(super) fn hint_of_chosen(app: &mut App, model: &Model) -> Option<String> {
+    let Body::Processes(rows) = &model.body else { return None };
+    let row = rows.get(app.place().row)?;
+    hint(row).map(|hint| format!("{} (pid {}): {hint}", row.name, row.tgid))
+}
+
 /// What would help a process of which much has no name.
 fn hint(row: &ProcessRow) -> Option<String> {
     // Some code has no name anywhere.
@@ -144,7 +151,7 @@ fn hint(row: &ProcessRow) -> Option<String> {
             "restart with --perf-basic-prof --interpreted-frames-native-stack"
         }
         "java" if is_made => {
-            "restart with -XX:+PreserveFramePointer -XX:+DumpPerfMapAtExit, or use jcmd PID Compiler.perfmap"
+            "restart with -XX:+PreserveFramePointer, and then run jcmd PID Compiler.perfmap"
         }
         "dotnet" if is_made => "restart with DOTNET_PerfMapEnabled=1",
         _ => origin.hint()?,

@@ -155,7 +155,7 @@ fn picture(app: &mut App, model: &mut Model, looks: Looks, size: (u16, u16)) -> 
 /// Its text, without what is blank at the ends of lines.
 fn text(buffer: &Buffer) -> String {
     let mut text = String::new();
-    for line in buffer.content.chunks(usize::from(buffer.area.width)) {
+    for line in buffer.content.chunks(usize::from(buffer.area.width.max(1))) {
         let mut left = 0;
         let mut shown = String::new();
         for cell in line {
@@ -304,7 +304,11 @@ fn choices_combine_and_are_taken_back() {
     type_keys(&mut app, &mut model, "fin nowhere\n");
     let prompt = app.prompt.as_ref().unwrap();
     assert!(prompt.wrong.as_ref().unwrap().contains("nothing that was sampled"), "{prompt:?}");
-    type_keys(&mut app, &mut model, "\x1b\x1b2↓\n");
+    type_keys(&mut app, &mut model, "\x1b\x1b2↓");
+    let shown = text(&picture(&mut app, &mut model, PLAIN, (120, 24)));
+    let hint = "restart with --perf-basic-prof --interpreted-frames-native-stack";
+    assert!(shown.lines().last().unwrap().contains(hint), "{shown}");
+    type_keys(&mut app, &mut model, "\n");
     assert_eq!(app.crumbs, [Crumb::Process(99, "node".into())]);
 }
 

@@ -62,6 +62,7 @@ mod our_code {
     pub(crate) mod stuck;
     pub(crate) mod sums;
     pub(crate) mod toolchains;
+    pub(crate) mod top;
     pub(crate) mod unanswering;
     pub(crate) mod written;
 }
