@@ -55,12 +55,12 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 ];
 
 const EXIT_STATUS: [(&str, &str); 8] = [
-    ("0", "The run is done. Of record with a command: whatever that exited with."),
+    ("0", "The run is done. Of record and stat with a command: whatever that exited with."),
     ("1", "The kernel refused, or writing failed."),
     ("2", "The command line makes no sense."),
     ("3", "Samples were lost, and --strict was given."),
     ("4", "A condition of diff --fail-if holds."),
-    ("126", "The command of record is not executable."),
+    ("126", "The command of record or stat is not executable."),
     ("127", "There is no such command."),
     ("130", "A second signal ended the run before the last samples were written."),
 ];

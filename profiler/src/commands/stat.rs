@@ -3,7 +3,7 @@
 mod output;
 mod printer;
 
-use std::{os::fd::OwnedFd, process::ExitCode, time::Duration};
+use std::{fmt::Write as _, os::fd::OwnedFd, process::ExitCode, time::Duration};
 
 use profiler_events::{Attr, Machine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -205,7 +205,7 @@ fn rows<'a>(
 /// The mean of what an event has come to in all runs, and the standard deviation of that mean in percent.
 fn combined(runs: &[Counted], at: usize) -> (Reading, Option<f64>) {
     let readings = runs.iter().filter_map(|run| run.readings.get(at));
-    let last = readings.clone().last().copied().unwrap_or(Reading::NotCounted);
+    let last = readings.clone().next_back().copied().unwrap_or(Reading::NotCounted);
     let (mut all, mut spread) = (Total::default(), Spread::default());
     for reading in readings {
         if let Reading::Counted(total) = reading {
@@ -305,7 +305,7 @@ fn title(args: &StatArgs) -> String {
         title = if title.is_empty() { command } else { format!("{title} during {command}") };
     }
     if let Some(runs) = args.repeat.filter(|it| *it > 1) {
-        title += &format!(", means of {runs} runs");
+        let _ = write!(title, ", means of {runs} runs");
     }
     title
 }

@@ -45,6 +45,9 @@ pub struct OwnCount {
 #[derive(Debug)]
 struct Page(NonNull<sys::perf_event_mmap_page>);
 
+/// The kernel has written the page while it was read.
+struct Moved;
+
 impl OwnCount {
     /// Counts what this thread does from now on.
     ///
@@ -77,7 +80,7 @@ impl OwnCount {
     #[must_use]
     pub fn read_directly(&self) -> Option<u64> {
         let page = self.page.as_ref()?;
-        (0..TRIES).find_map(|_| page.read()).flatten()
+        (0..TRIES).find_map(|_| page.read().ok()).flatten()
     }
 
     /// The same by a system call.
@@ -114,8 +117,8 @@ impl Page {
         NonNull::new(address.cast()).map(Self).ok_or_else(io::Error::last_os_error)
     }
 
-    /// The count; `Some(None)` if it can't be read like this, `None` if the kernel has written the page meanwhile.
-    fn read(&self) -> Option<Option<u64>> {
+    /// The count; `None` if it can't be read like this.
+    fn read(&self) -> Result<Option<u64>, Moved> {
         let page = self.0.as_ptr();
         // SAFETY: the page is mapped as long as `self` lives, and its fields are aligned. The kernel writes it while
         // this thread does not run.
@@ -135,12 +138,12 @@ impl Page {
             Some(counter) if capabilities & USER_RDPMC != 0 => {
                 // SAFETY: the kernel lets this thread read counters, since the page says so.
                 let value = unsafe { counter::read(counter) };
-                value.and_then(|value| sum(offset, value, width))
+                sum(offset, value, width)
             }
             _ => None,
         };
         fence(Ordering::Acquire);
-        (lock() == before).then_some(count)
+        if lock() == before { Ok(count) } else { Err(Moved) }
     }
 }
 
@@ -172,7 +175,7 @@ mod counter {
     /// # Safety
     ///
     /// The kernel must let this thread do so.
-    pub(super) unsafe fn read(counter: u32) -> Option<u64> {
+    pub(super) unsafe fn read(counter: u32) -> u64 {
         let (low, high): (u32, u32);
         // SAFETY: the caller sees to it that it does not trap; it changes nothing else. It is no memory access, but
         // has to stay between those that are around it.
@@ -180,7 +183,7 @@ mod counter {
             asm!("rdpmc", in("ecx") counter, out("eax") low, out("edx") high,
                  options(nostack, preserves_flags));
         }
-        Some(u64::from(high) << u32::BITS | u64::from(low))
+        u64::from(high) << u32::BITS | u64::from(low)
     }
 }
 
@@ -196,11 +199,8 @@ mod counter {
     /// # Safety
     ///
     /// The kernel must let this thread do so.
-    pub(super) unsafe fn read(counter: u32) -> Option<u64> {
+    pub(super) unsafe fn read(counter: u32) -> u64 {
         let value: u64;
-        if counter > OF_CYCLES {
-            return None;
-        }
         // SAFETY: the caller sees to it that these don't trap. The selection is this thread's until it is preempted,
         // and then the page was written. They have to stay between the memory accesses that are around them.
         unsafe {
@@ -212,19 +212,7 @@ mod counter {
                      in(reg) u64::from(counter), out(reg) value, options(nostack, preserves_flags));
             }
         }
-        Some(value)
-    }
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod counter {
-    /// Counters of other processors are read by the kernel.
-    ///
-    /// # Safety
-    ///
-    /// None.
-    pub(super) unsafe fn read(_counter: u32) -> Option<u64> {
-        None
+        value
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use perf_event_open_sys as sys;
-use profiler_events::{Attr, Exclude};
+use profiler_events::{Attr, Exclude, syntax::Precise};
 
 use super::{count::Total, counters::Reading};
 use crate::{
@@ -103,7 +103,7 @@ fn in_user_mode(event: &Attr) -> Option<Event> {
     let has_modifiers = event.name.ends_with('/')
         || event.pinned
         || event.exclusive
-        || event.precise != Default::default()
+        || event.precise != Precise::default()
         || event.exclude != Exclude::default();
     let name = format!("{}{}u", event.name, if has_modifiers { "" } else { ":" });
     let exclude = Exclude { kernel: true, hypervisor: true, ..event.exclude };

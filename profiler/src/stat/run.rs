@@ -155,7 +155,7 @@ impl Exit {
     async fn wait(&self) {
         if self.0.readable().await.is_err() {
             // The runtime is ending.
-            pending().await
+            pending::<()>().await;
         }
     }
 }

@@ -80,7 +80,10 @@ impl Format {
             Self::Separated(separator) => {
                 rows.iter().map(|row| separated(row, at, separator)).collect()
             }
-            Self::Json => rows.iter().map(|row| format!("{}\n", object(row, at))).collect(),
+            Self::Json => rows.iter().fold(String::new(), |mut text, row| {
+                let _ = writeln!(text, "{}", object(row, at));
+                text
+            }),
         }
     }
 
@@ -281,8 +284,8 @@ mod tests {
         Reading::Counted(Total { count, enabled_ns, running_ns })
     }
 
-    fn ratio(value: f64, unit: &'static str) -> Option<Ratio> {
-        Some(Ratio { value, unit: Cow::Borrowed(unit) })
+    fn ratio(value: f64, unit: &'static str) -> Ratio {
+        Ratio { value, unit: Cow::Borrowed(unit) }
     }
 
     #[test]
@@ -298,8 +301,8 @@ mod tests {
             Row { event: &events[at], reading, ratio, deviation }
         };
         let rows = [
-            row(0, counted(1_234_567_890, 10, 10), ratio(0.98765, "CPUs used")),
-            row(1, counted(3_456_789_012, 100, 50), ratio(2.8, "GHz")),
+            row(0, counted(1_234_567_890, 10, 10), Some(ratio(0.98765, "CPUs used"))),
+            row(1, counted(3_456_789_012, 100, 50), Some(ratio(2.8, "GHz"))),
             row(2, Reading::NotSupported, None),
             row(3, Reading::NotCounted, None),
         ];
@@ -328,7 +331,7 @@ Counts of `true`:
         let row = |deviation| Row {
             event: &event,
             reading: counted(1500, 2000, 1500),
-            ratio: ratio(1.5, "M/sec"),
+            ratio: Some(ratio(1.5, "M/sec")),
             deviation,
         };
         let expected = "1500,,\"cpu/a=1,b=2/\",1500,75.00,1.500,M/sec\n";
@@ -348,7 +351,7 @@ Counts of `true`:
         let row = Row {
             event: &clock,
             reading: counted(2_500_000, 3, 3),
-            ratio: ratio(0.5, "CPUs used"),
+            ratio: Some(ratio(0.5, "CPUs used")),
             deviation: None,
         };
         let line = Format::Json.rows(&[row], Some(Duration::from_secs(1)));
