@@ -1,13 +1,11 @@
-//! Which names of threads match a set of patterns: an automaton that the eBPF program runs, of a few instructions a
-//! byte.
+//! Which names of threads, or texts of tracepoints, match a set of patterns: an automaton that the eBPF program runs, of
+//! a few instructions a byte.
 //!
 //! All patterns are matched at once, by the shift-and method of R. Baeza-Yates and G. Gonnet, "A New Approach to Text
 //! Searching", Communications of the ACM 35 (10), 1992. A pattern of `m` elements has `m + 1` bits in a row; bit `i` is
 //! set while the name so far matches the first `i` elements. The agent builds the table, and the program gets it as a
 //! map with [`ENTRIES`] entries: for each byte the states whose next element accepts it, and then [`START`],
 //! [`REPEATING`] and [`MATCHED`].
-
-use crate::sample::COMM_LEN;
 
 /// How many words of states there are.
 pub const WORDS: usize = 4;
@@ -26,7 +24,10 @@ pub const ENTRIES: u32 = 259;
 
 /// Whether a name, which ends at its first zero, matches one of the patterns; `false` if the table lacks an entry.
 #[inline]
-pub fn matches<'a>(name: &[u8; COMM_LEN], entry: impl Fn(u32) -> Option<&'a States>) -> bool {
+pub fn matches<'a, const LEN: usize>(
+    name: &[u8; LEN],
+    entry: impl Fn(u32) -> Option<&'a States>,
+) -> bool {
     let (Some(start), Some(repeating), Some(matched)) =
         (entry(START), entry(REPEATING), entry(MATCHED))
     else {

@@ -7,6 +7,7 @@
 pub mod build_id;
 pub mod comm_patterns;
 pub mod counter;
+pub mod hit_filter;
 pub mod kernel_name;
 pub mod sample;
 pub mod settings;

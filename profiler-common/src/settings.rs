@@ -36,7 +36,8 @@ pub const MAX_OWN: u32 = 16;
 /// Cgroups that samples can be filtered by: each sample is compared with one after another.
 pub const MAX_CGROUPS: u32 = 32;
 
-/// Where the `PERIODS` map has the period of a source on a CPU.
+/// Where the `PERIODS` map has the period of a source on a CPU: in ns where the agent moves it, and in hits where
+/// tracepoints or probes are sampled. There, 0 means that the CPU is not sampled, or not yet, or not any more.
 #[inline]
 #[must_use]
 pub const fn period_index(cpu: u32, slot: u32) -> u32 {
@@ -50,9 +51,28 @@ pub enum Program {
     Sample,
     /// Walks it.
     SampleWalk,
+    /// For hits of tracepoints, of which the kernel takes programs of another type; leaves the user stack to the
+    /// kernel.
+    Tracepoint,
+    /// Walks it.
+    TracepointWalk,
+    /// For hits of probes, of a third type; leaves the user stack to the kernel.
+    Probe,
+    /// Walks it.
+    ProbeWalk,
 }
 
 impl Program {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Sample,
+        Self::SampleWalk,
+        Self::Tracepoint,
+        Self::TracepointWalk,
+        Self::Probe,
+        Self::ProbeWalk,
+    ];
+
     /// Its names, by slot.
     #[must_use]
     pub const fn names(self) -> [&'static str; MAX_SOURCES] {
@@ -61,6 +81,11 @@ impl Program {
             Self::SampleWalk => {
                 ["sample_walk_0", "sample_walk_1", "sample_walk_2", "sample_walk_3"]
             }
+            Self::Tracepoint => ["tracepoint_0", "tracepoint_1", "tracepoint_2", "tracepoint_3"],
+            // The kernel keeps 15 letters of a name.
+            Self::TracepointWalk => ["tp_walk_0", "tp_walk_1", "tp_walk_2", "tp_walk_3"],
+            Self::Probe => ["probe_0", "probe_1", "probe_2", "probe_3"],
+            Self::ProbeWalk => ["probe_walk_0", "probe_walk_1", "probe_walk_2", "probe_walk_3"],
         }
     }
 }
@@ -97,4 +122,8 @@ pub mod flag {
     pub const ONLY_COMMS: u32 = 1 << 9;
     /// Keep only what is in or below one of the cgroups in the `CGROUPS` map.
     pub const ONLY_CGROUPS: u32 = 1 << 10;
+    /// The hits are those of a probe in user code, whose registers the program is given.
+    pub const USER_PROBE: u32 = 1 << 11;
+    /// Only hits of a tracepoint whose fields are as the slot's part of the `HIT_FILTERS` map says count.
+    pub const HIT_FILTER: u32 = 1 << 12;
 }

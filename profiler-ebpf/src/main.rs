@@ -1,7 +1,7 @@
 //! The profiler's eBPF program: one run a sample, one record a run.
 //!
-//! It runs in the overflow handler of a perf event, often in NMI context, so it does little: it
-//! fills a record in per-CPU scratch, copies exactly the bytes in use into the ring, and counts what
+//! It runs in the overflow handler of a perf event, often in NMI context, or at each hit of a tracepoint or probe, so
+//! it does little: it fills a record in per-CPU scratch, copies exactly the bytes in use into the ring, and counts what
 //! it could not do. What a sample is, and what the counters mean, stands in `profiler-common`.
 //!
 //! Each source of samples has a slot, and each slot programs of its own: the same code with another constant,
@@ -9,9 +9,12 @@
 //! program of one source may interrupt that of another.
 #![no_std]
 #![no_main]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
+mod context;
 mod copy;
 mod filter;
+mod hits;
 mod kernel_name;
 mod registers;
 mod walk;
@@ -19,7 +22,7 @@ mod walk;
 use core::hint::black_box;
 
 use aya_ebpf::{
-    EbpfContext as _, Global,
+    Global,
     bindings::{
         BPF_F_USER_STACK, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP,
         bpf_user_pt_regs_t,
@@ -31,19 +34,20 @@ use aya_ebpf::{
             bpf_get_stack, bpf_ktime_get_ns, bpf_ringbuf_output, bpf_ringbuf_query,
         },
     },
-    macros::{map, perf_event},
+    macros::{kprobe, map, perf_event, tracepoint},
     maps::{Array, CgroupArray, HashMap, PerCpuArray, RingBuf},
-    programs::PerfEventContext,
+    programs::{PerfEventContext, ProbeContext, TracePointContext},
 };
 use aya_log_ebpf::{info, warn};
 use profiler_common::{
     comm_patterns::States,
     counter::{Counter, Counters},
+    hit_filter::{TEXT_BYTES, Tests},
     sample::{COMM_LEN, COPY_BYTES, MAX_FRAMES, SampleHeader, UserEnd},
-    settings::{MAX_OWN, MAX_SOURCES, flag, period_index, walk as by},
+    settings::{MAX_OWN, MAX_SOURCES, flag, walk as by},
 };
 
-use crate::{registers::User, walk::Walk};
+use crate::{context::Context, registers::User, walk::Walk};
 
 // Settings, patched by the agent before it loads the object: see `profiler_common::settings`.
 #[unsafe(no_mangle)]
@@ -81,10 +85,16 @@ static CGROUPS: CgroupArray = CgroupArray::with_max_entries(1, 0);
 /// The profiler's own processes.
 #[map]
 static OWN: HashMap<u32, u8> = HashMap::with_max_entries(MAX_OWN, 0);
-/// The period of each source on each CPU, in ns, where the agent moves it; else 0. The kernel goes on to tell
-/// the first one.
+/// The period of each source on each CPU: in ns where the agent moves it, since the kernel goes on to tell the first
+/// one, and in hits of tracepoints and probes. Else 0.
 #[map]
 static PERIODS: Array<u64> = Array::with_max_entries(1, 0);
+/// Which hits of a tracepoint count, by slot.
+#[map]
+static HIT_FILTERS: Array<Tests> = Array::with_max_entries(1, 0);
+/// The patterns of these filters, one behind another: see `profiler_common::comm_patterns`.
+#[map]
+static TEXTS: Array<States> = Array::with_max_entries(1, 0);
 #[map]
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -99,6 +109,12 @@ struct Scratch {
     fired_ns: u64,
     /// Not zero while a run of the program uses this scratch.
     busy: u64,
+    /// Hits since the last sample, of tracepoints and probes.
+    hits: u64,
+    /// The record of a tracepoint's hit, while a filter looks at its fields, and what it has read of it.
+    record: u64,
+    number: u64,
+    text: [u8; TEXT_BYTES],
     walk: Walk,
     /// What was interrupted, or the user registers if that was the kernel.
     regs: bpf_user_pt_regs_t,
@@ -122,44 +138,70 @@ const WAKE_INTERVAL_NS: u64 = 1_000_000;
 
 /// The programs of each slot, in the order of `settings::Program`.
 macro_rules! programs {
-    ($($slot:literal: $sample:ident $sample_walk:ident,)*) => {
+    ($($slot:literal: $sample:ident $sample_walk:ident $tracepoint:ident $tracepoint_walk:ident $probe:ident
+       $probe_walk:ident,)*) => {
         $(
             /// Runs when the slot's event overflows. Returns 0, which tells the kernel to write no perf
             /// sample of its own. This one leaves the user stack to the kernel, which walks frame pointers.
             #[perf_event]
             fn $sample(ctx: PerfEventContext) -> u32 {
-                take::<false, $slot>(&ctx)
+                take::<_, false, $slot>(&ctx)
             }
 
             /// The same, for kernels that have what our own walk of the user stack needs.
             #[perf_event]
             fn $sample_walk(ctx: PerfEventContext) -> u32 {
-                take::<true, $slot>(&ctx)
+                take::<_, true, $slot>(&ctx)
+            }
+
+            /// Runs when one of the slot's tracepoints is hit.
+            #[tracepoint]
+            fn $tracepoint(ctx: TracePointContext) -> u32 {
+                take::<_, false, $slot>(&ctx)
+            }
+
+            /// As above.
+            #[tracepoint]
+            fn $tracepoint_walk(ctx: TracePointContext) -> u32 {
+                take::<_, true, $slot>(&ctx)
+            }
+
+            /// Runs when the slot's probe is hit, in the kernel or in user code.
+            #[kprobe]
+            fn $probe(ctx: ProbeContext) -> u32 {
+                take::<_, false, $slot>(&ctx)
+            }
+
+            /// As above.
+            #[kprobe]
+            fn $probe_walk(ctx: ProbeContext) -> u32 {
+                take::<_, true, $slot>(&ctx)
             }
         )*
         const _: () = assert!(MAX_SOURCES == [$($slot),*].len());
     };
 }
 programs! {
-    0: sample_0 sample_walk_0,
-    1: sample_1 sample_walk_1,
-    2: sample_2 sample_walk_2,
-    3: sample_3 sample_walk_3,
+    0: sample_0 sample_walk_0 tracepoint_0 tp_walk_0 probe_0 probe_walk_0,
+    1: sample_1 sample_walk_1 tracepoint_1 tp_walk_1 probe_1 probe_walk_1,
+    2: sample_2 sample_walk_2 tracepoint_2 tp_walk_2 probe_2 probe_walk_2,
+    3: sample_3 sample_walk_3 tracepoint_3 tp_walk_3 probe_3 probe_walk_3,
 }
 
 #[inline(always)]
-fn take<const WALKS: bool, const SLOT: u32>(ctx: &PerfEventContext) -> u32 {
+fn take<C: Context, const WALKS: bool, const SLOT: u32>(ctx: &C) -> u32 {
     let Some(counters) = COUNTERS.get_ptr_mut(SLOT) else { return 0 };
     let Some(scratch) = SCRATCH.get_ptr_mut(SLOT) else { return 0 };
     // SAFETY: both point to this CPU's value of a per-CPU array, which stays where it is while the
     // program runs. Another run of the slot's program on this CPU can come in between only as an
     // interrupt, and then `busy` keeps it away from the scratch; a counter it increments in between
-    // can lose that increment, nothing else.
+    // can lose that increment, nothing else. Where it can come in between as another thread, both are
+    // changed atomically.
     let (counters, scratch) = unsafe { (&mut *counters, &mut *scratch) };
     let flags = flags::<SLOT>();
-    let period = stands_for::<SLOT>(ctx, scratch, flags);
-    count(counters, Counter::Fired, 1);
-    count(counters, Counter::PeriodSum, period);
+    let Some(period) = ctx.stands_for::<SLOT>(scratch, flags) else { return 0 };
+    count::<C>(counters, Counter::Fired, 1);
+    count::<C>(counters, Counter::PeriodSum, period);
     if let Some(max) = counters.get_mut(Counter::PeriodMax as usize)
         && *max < period
     {
@@ -170,39 +212,67 @@ fn take<const WALKS: bool, const SLOT: u32>(ctx: &PerfEventContext) -> u32 {
     let (tgid, tid) = ((id >> 32) as u32, id as u32);
     if tid == IDLE {
         if flags & flag::IDLE == 0 {
-            count(counters, Counter::FilteredIdle, 1);
+            count::<C>(counters, Counter::FilteredIdle, 1);
             return 0;
         }
-        count(counters, Counter::Idle, 1);
+        count::<C>(counters, Counter::Idle, 1);
     }
     // SAFETY: the value is not used, so a concurrent update of it does not matter.
     if flags & flag::EXCLUDE_OWN != 0 && unsafe { OWN.get(tgid) }.is_some() {
-        count(counters, Counter::FilteredSelf, 1);
+        count::<C>(counters, Counter::FilteredSelf, 1);
         return 0;
     }
     if let Some(filter) = filter::drops(flags, tgid, tid) {
-        count(counters, filter, 1);
+        count::<C>(counters, filter, 1);
         return 0;
     }
-    if flags & flag::KERNEL_ONLY != 0 && registers::hit_user(ctx) {
-        count(counters, Counter::FilteredUserMode, 1);
+    if flags & flag::KERNEL_ONLY != 0 && ctx.hit_user(flags) {
+        count::<C>(counters, Counter::FilteredUserMode, 1);
         return 0;
     }
-    if scratch.busy != 0 {
-        count(counters, Counter::ScratchBusy, 1);
+    if !claim::<C>(scratch) {
+        count::<C>(counters, Counter::ScratchBusy, 1);
         warn!(ctx, "sample lost: the scratch is in use, tid {}", tid);
         return 0;
     }
-    scratch.busy = 1;
     // SAFETY: a helper without preconditions.
     scratch.header.time_ns = unsafe { bpf_ktime_get_ns() };
-    let bytes = record::<WALKS, SLOT>(ctx, counters, scratch, flags, tgid, tid, period);
+    let bytes = record::<C, WALKS, SLOT>(ctx, counters, scratch, flags, tgid, tid, period);
     send(ctx, counters, scratch, bytes);
     // SAFETY: as above.
     let took_ns = unsafe { bpf_ktime_get_ns() }.wrapping_sub(scratch.header.time_ns);
-    count(counters, Counter::RunNs, took_ns);
-    scratch.busy = 0;
+    count::<C>(counters, Counter::RunNs, took_ns);
+    release::<C>(scratch);
     0
+}
+
+/// Takes the scratch for this run, if no other has it.
+#[inline(always)]
+fn claim<C: Context>(scratch: &mut Scratch) -> bool {
+    if !C::IS_PREEMPTED {
+        let is_free = scratch.busy == 0;
+        scratch.busy = 1;
+        return is_free;
+    }
+    // Of several that come at once, at most one finds its own mark alone: kernels before Linux 5.12 have no operation
+    // that adds and tells what was there.
+    add(&mut scratch.busy, 1);
+    // SAFETY: it is aligned, and others only ever add to it.
+    let is_ours = unsafe { (&raw const scratch.busy).read_volatile() } == 1;
+    if !is_ours {
+        add(&mut scratch.busy, u64::MAX);
+    }
+    is_ours
+}
+
+/// Gives the scratch back.
+#[inline(always)]
+fn release<C: Context>(scratch: &mut Scratch) {
+    if C::IS_PREEMPTED {
+        add(&mut scratch.busy, u64::MAX);
+    } else {
+        scratch.busy = 0;
+    }
 }
 
 /// The settings of a slot.
@@ -213,35 +283,10 @@ fn flags<const SLOT: u32>() -> u32 {
     unsafe { all.add(SLOT as usize).read_volatile() }
 }
 
-/// How many units of the event the sample stands for: a period, or where the period is moved, what has
-/// passed since the last sample. What is far from a period is not taken for one: then samples were missed,
-/// or the event was late and comes soon again.
-#[inline(always)]
-fn stands_for<const SLOT: u32>(ctx: &PerfEventContext, scratch: &mut Scratch, flags: u32) -> u64 {
-    // SAFETY: the context of a perf event program is a `bpf_perf_event_data`.
-    let told = unsafe { (*ctx.ctx).sample_period };
-    if flags & flag::MOVED == 0 {
-        return told;
-    }
-    // SAFETY: a helper without preconditions.
-    let cpu = unsafe { bpf_get_smp_processor_id() };
-    let Some(period) = PERIODS.get_ptr(period_index(cpu, SLOT)) else { return told };
-    // SAFETY: it points to a value of the map. Volatile, since the agent writes it meanwhile.
-    let period = unsafe { period.read_volatile() };
-    if period == 0 {
-        return told;
-    }
-    // SAFETY: a helper without preconditions.
-    let now_ns = unsafe { bpf_ktime_get_ns() };
-    let passed = now_ns.wrapping_sub(scratch.fired_ns);
-    scratch.fired_ns = now_ns;
-    if passed > period / 2 && passed < period + period / 2 { passed } else { period }
-}
-
 /// Fills the record and returns its size in bytes.
 #[inline(always)]
-fn record<const WALKS: bool, const SLOT: u32>(
-    ctx: &PerfEventContext,
+fn record<C: Context, const WALKS: bool, const SLOT: u32>(
+    ctx: &C,
     counters: &mut Counters,
     scratch: &mut Scratch,
     flags: u32,
@@ -253,7 +298,7 @@ fn record<const WALKS: bool, const SLOT: u32>(
     let frames = scratch.frames.as_mut_ptr();
     let mut kernel_bytes = 0;
     // User code is called by no frame of the kernel: asking for one would cost more than it looks.
-    if flags & flag::KERNEL_STACK != 0 && !registers::hit_user(ctx) {
+    if flags & flag::KERNEL_STACK != 0 && !ctx.hit_user(flags) {
         kernel_bytes = stack(ctx, frames, limit, 0);
     }
     let (mut user_bytes, mut copy_bytes) = (0, 0);
@@ -265,7 +310,7 @@ fn record<const WALKS: bool, const SLOT: u32>(
             // https://github.com/torvalds/linux/blob/v5.10/arch/arm64/kernel/head.S
             User::None
         } else if WALKS {
-            registers::take(ctx, &mut scratch.regs, &mut scratch.walk.registers)
+            registers::take(ctx, flags, &mut scratch.regs, &mut scratch.walk.registers)
         } else {
             User::Compat
         };
@@ -298,7 +343,7 @@ fn record<const WALKS: bool, const SLOT: u32>(
     // helper returns does not tell "there is none" from "no buffer to walk it".)
     let both = flag::KERNEL_STACK | flag::USER_STACK;
     if flags & both == both && kernel_bytes + user_bytes == 0 {
-        count(counters, Counter::StackFailed, 1);
+        count::<C>(counters, Counter::StackFailed, 1);
     }
 
     let header = &mut scratch.header;
@@ -323,7 +368,7 @@ fn record<const WALKS: bool, const SLOT: u32>(
 
 /// Takes one half of the stack and returns its size in bytes: 0 where there is none.
 #[inline(always)]
-fn stack(ctx: &PerfEventContext, to: *mut u64, limit: u32, flags: u64) -> u64 {
+fn stack<C: Context>(ctx: &C, to: *mut u64, limit: u32, flags: u64) -> u64 {
     // SAFETY: the caller gives a buffer of at least `limit` bytes.
     let bytes = unsafe { bpf_get_stack(ctx.as_ptr(), to.cast(), limit, flags) } as u64;
     // An error is a negative number, and so beyond the bound.
@@ -335,7 +380,7 @@ fn stack(ctx: &PerfEventContext, to: *mut u64, limit: u32, flags: u64) -> u64 {
 
 /// Copies the record into the ring, and wakes the reader when much is unread.
 #[inline(always)]
-fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, bytes: u64) {
+fn send<C: Context>(ctx: &C, counters: &mut Counters, scratch: &mut Scratch, bytes: u64) {
     let ring = (&raw const SAMPLES).cast_mut().cast();
     let unread = unread();
     let now_ns = scratch.header.time_ns;
@@ -351,15 +396,15 @@ fn send(ctx: &PerfEventContext, counters: &mut Counters, scratch: &mut Scratch, 
     // of the header and of what was written behind it, and `ring` is a ring buffer map.
     let result = unsafe { bpf_ringbuf_output(ring, from, bytes, u64::from(wake)) };
     if result == 0 {
-        count(counters, Counter::Written, 1);
+        count::<C>(counters, Counter::Written, 1);
         info!(ctx, "sample of tid {}, {} bytes", scratch.header.tid, bytes);
     } else if unread + bytes + RING_HEADER_BYTES >= RING_BYTES.load() {
         // One byte always stays free:
         // https://github.com/torvalds/linux/blob/v6.12/kernel/bpf/ringbuf.c#L441-L449
-        count(counters, Counter::RingFull, 1);
+        count::<C>(counters, Counter::RingFull, 1);
         warn!(ctx, "sample lost: the ring is full, tid {}", scratch.header.tid);
     } else {
-        count(counters, Counter::RingContended, 1);
+        count::<C>(counters, Counter::RingContended, 1);
         warn!(ctx, "sample lost: the ring's lock was taken, tid {}", scratch.header.tid);
     }
 }
@@ -373,10 +418,24 @@ fn unread() -> u64 {
 }
 
 #[inline(always)]
-fn count(counters: &mut Counters, counter: Counter, n: u64) {
+fn count<C: Context>(counters: &mut Counters, counter: Counter, n: u64) {
     // `Counters` has an element for each `Counter`.
     if let Some(value) = counters.get_mut(counter as usize) {
-        *value += n;
+        if C::IS_PREEMPTED { add(value, n) } else { *value += n }
+    }
+}
+
+/// Adds in one step, which other runs on the same CPU can't come in between.
+#[inline(always)]
+fn add(value: &mut u64, n: u64) {
+    #[cfg(target_arch = "bpf")]
+    // SAFETY: it is an aligned word that nobody else refers to but by such steps.
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) &raw mut *value, in(reg) n);
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    {
+        *value = value.wrapping_add(n);
     }
 }
 

@@ -7,14 +7,13 @@ use aya_ebpf::{
     helpers::generated::{
         bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs,
     },
-    programs::PerfEventContext,
 };
 use profiler_common::unwind::{
     Native,
     step::{Arch as _, Registers},
 };
 
-use crate::{TASK_REGISTERS, TASK_STACK};
+use crate::{TASK_REGISTERS, TASK_STACK, context::Context};
 
 /// Registers that a rule can name, by DWARF's numbers from 0 on.
 pub(crate) const COUNT: usize = Native::REGISTERS;
@@ -29,32 +28,21 @@ pub(crate) enum User {
     Registers(Registers),
 }
 
-/// Whether the sample hit user code.
-#[inline(always)]
-pub(crate) fn hit_user(ctx: &PerfEventContext) -> bool {
-    // SAFETY: the context of a perf event program is a `bpf_perf_event_data`. Volatile, since the
-    // verifier takes no part of a word.
-    #[cfg(not(bpf_target_arch = "aarch64"))]
-    let mode = unsafe { (&raw const (*ctx.ctx).regs.cs).read_volatile() };
-    // SAFETY: as above.
-    #[cfg(bpf_target_arch = "aarch64")]
-    let mode = unsafe { (&raw const (*ctx.ctx).regs.pstate).read_volatile() };
-    is_user_mode(mode)
-}
-
 /// Takes the registers, into `all` by their numbers: from the sample, if it hit user code, else those
 /// that the task had when it entered the kernel.
 #[inline(always)]
-pub(crate) fn take(
-    ctx: &PerfEventContext,
+pub(crate) fn take<C: Context>(
+    ctx: &C,
+    flags: u32,
     regs: &mut bpf_user_pt_regs_t,
     all: &mut [u64; COUNT],
 ) -> User {
-    // SAFETY: the context of a perf event program is a `bpf_perf_event_data`, which begins with the
-    // registers; both are made of words.
-    unsafe { copy_words(ctx.ctx.cast(), (&raw mut *regs).cast()) };
-    if is_user(regs) {
-        return split(regs, all);
+    if let Some(hit) = ctx.registers(flags) {
+        // SAFETY: these are registers, made of words.
+        unsafe { copy_words(hit.cast(), (&raw mut *regs).cast()) };
+        if is_user(regs) {
+            return split(regs, all);
+        }
     }
     let Some(entered) = entered() else { return User::None };
     // SAFETY: `regs` has the size given. The kernel's `pt_regs` begin with what user space is shown of
@@ -111,7 +99,7 @@ fn is_user(regs: &bpf_user_pt_regs_t) -> bool {
 /// By the code segment's privilege level.
 #[cfg(not(bpf_target_arch = "aarch64"))]
 #[inline(always)]
-fn is_user_mode(cs: u64) -> bool {
+pub(crate) fn is_user_mode(cs: u64) -> bool {
     cs & 3 == 3
 }
 
@@ -142,7 +130,7 @@ fn is_user(regs: &bpf_user_pt_regs_t) -> bool {
 /// By the exception level: <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/include/uapi/asm/ptrace.h>.
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
-fn is_user_mode(pstate: u64) -> bool {
+pub(crate) fn is_user_mode(pstate: u64) -> bool {
     const MODE: u64 = 0xf;
     pstate & MODE == 0
 }

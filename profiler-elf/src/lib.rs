@@ -12,6 +12,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod functions;
 mod pieces;
 pub mod unpack;
 

@@ -32,7 +32,8 @@ pub mod syntax;
 pub use cache::{CacheEvent, NoSuchOp};
 pub use generic::Generic;
 pub use machine::{
-    Attr, Breakpoint, Exclude, Kind, Listed, Listing, Machine, Need, Probe, Purpose, Rate,
-    ResolveError, Set,
+    Attr, Breakpoint, Exclude, FilterError, HitFilter, Kind, Listed, Listing, Machine, Need, Probe,
+    Purpose, Rate, ResolveError, Set, Text,
 };
-pub use syntax::{Events, SyntaxError, parse};
+pub use near::{did_you_mean, near};
+pub use syntax::{Events, SyntaxError, filter::parse_filter, parse};

@@ -4,7 +4,8 @@
 const ALIKE: f64 = 0.8;
 
 /// The three names most like this one, if any are like it.
-pub(crate) fn near(name: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
+#[must_use]
+pub fn near(name: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
     let alike = known.into_iter().map(|known| (strsim::jaro_winkler(name, &known), known));
     let mut alike: Vec<_> = alike.filter(|(likeness, _)| *likeness > ALIKE).collect();
     alike.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
@@ -13,7 +14,8 @@ pub(crate) fn near(name: &str, known: impl IntoIterator<Item = String>) -> Vec<S
 }
 
 /// The end of a message: a question, or nothing.
-pub(crate) fn did_you_mean(near: &[String]) -> String {
+#[must_use]
+pub fn did_you_mean(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!("; did you mean {}?", any_of(near)) }
 }
 

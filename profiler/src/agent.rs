@@ -28,6 +28,7 @@ use crate::{
     bpf::{counters::CounterMap, load::Program},
     config::Config,
     error::{Error, Result},
+    hardening::capabilities::{self, USER_PROBES},
     kernel,
     launch::Launch,
     output::{Blocked, Sink},
@@ -91,7 +92,9 @@ pub async fn run(
 ) -> Result<(Ledger, Result<()>)> {
     settle_limits(config)?;
     let watched = Watched::open(&config.process.pids, &config.process.tids)?;
-    let mut sources = Sources::open(&config.perf)?;
+    let mut sources =
+        capabilities::having(config.set_aside & USER_PROBES, || Sources::open(&config.perf))?;
+    capabilities::lay_down(USER_PROBES);
     // After the others, whose rings must have their page of what the kernel allows to lock.
     let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
     let bars = Arc::<Bars>::default();
@@ -262,7 +265,8 @@ impl Sampling<'_> {
             return Ok((started, None));
         }
         if let Some(duration) = self.config.duration {
-            self.deadline = Some(Deadline::start(duration, self.sources.descriptors())?);
+            self.deadline =
+                Some(Deadline::start(duration, self.sources.descriptors(), self.sources.gates())?);
         }
         self.sources.enable()?;
         if let Some(live) = &self.config.worker.output.live {

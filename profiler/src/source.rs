@@ -8,7 +8,10 @@ use profiler_profile::{
 };
 
 use crate::{
-    bpf::load::Slot,
+    bpf::{
+        gate::Gate,
+        load::{Slot, SlotSettings},
+    },
     error::{Error, Result},
 };
 
@@ -17,6 +20,9 @@ use crate::{
 pub trait Source {
     /// Its event, and how often that samples now.
     fn describe(&self) -> source::Source;
+
+    /// What the program of its slot has to know.
+    fn settings(&self) -> SlotSettings;
 
     /// What the user should know of how it was opened, a line each.
     fn notices(&self) -> &[String];
@@ -51,6 +57,16 @@ pub trait Source {
     /// What it has counted on each CPU, with the first error if something can't be read.
     fn account(&mut self) -> (Vec<CpuEvent>, Option<Error>);
 
+    /// How often the kernel has left the program out since it was enabled, as far as it tells.
+    fn skipped(&self) -> u64 {
+        0
+    }
+
     /// What is to be disabled at the deadline: perf events that are open now.
     fn descriptors(&self) -> Vec<Weak<OwnedFd>>;
+
+    /// What is to be closed then.
+    fn gate(&self) -> Option<Weak<Gate>> {
+        None
+    }
 }

@@ -5,6 +5,8 @@ mod error;
 mod expand;
 mod field;
 mod files;
+mod filter;
+mod format;
 mod list;
 mod pmu;
 mod resolve;
@@ -15,6 +17,7 @@ mod tracefs;
 
 pub use attr::{Attr, Breakpoint, Exclude, Probe, Rate, Set};
 pub use error::ResolveError;
+pub use filter::{FilterError, HitFilter, Text};
 pub use list::{Kind, Listed, Listing, Need};
 pub use resolve::Purpose;
 

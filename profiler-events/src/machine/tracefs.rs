@@ -71,6 +71,16 @@ impl Tracefs {
         Ok(found)
     }
 
+    /// What the record of a tracepoint that is there has, and the file that says so.
+    pub(super) fn format(
+        &self,
+        tracepoint: &Tracepoint,
+    ) -> Result<(PathBuf, String), ResolveError> {
+        let path = self.events.join(&tracepoint.system).join(&tracepoint.name).join("format");
+        let text = files::read(&path)?.ok_or_else(|| malformed(&path, "it is gone"))?;
+        Ok((path, text))
+    }
+
     /// `perf_event_attr.config` of a tracepoint that is there.
     pub(super) fn id(&self, tracepoint: &Tracepoint) -> Result<u64, ResolveError> {
         let path = self.events.join(&tracepoint.system).join(&tracepoint.name).join("id");

@@ -39,11 +39,15 @@ impl<'a> Cursor<'a> {
         self.rest = self.rest.trim_start();
     }
 
+    /// What comes next, by its place in the text: characters, counted from 1.
+    pub(super) fn column(&self) -> usize {
+        let read = self.text.len() - self.rest.len();
+        self.text.get(..read).unwrap_or_default().chars().count() + 1
+    }
+
     /// That something is wrong with what comes next.
     pub(super) fn error(&self, problem: impl Into<Problem>) -> SyntaxError {
-        let read = self.text.len() - self.rest.len();
-        let column = self.text.get(..read).unwrap_or_default().chars().count() + 1;
-        SyntaxError { column, problem: problem.into() }
+        SyntaxError { column: self.column(), problem: problem.into() }
     }
 
     pub(super) fn expected(&self, what: &'static str) -> SyntaxError {

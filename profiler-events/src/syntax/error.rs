@@ -24,6 +24,9 @@ pub enum Problem {
         /// What is there, if anything.
         found: Option<char>,
     },
+    /// Parentheses in parentheses in parentheses.
+    #[error("nested too deeply")]
+    TooDeep,
     /// A number that no field can have.
     #[error("{what} is too large a number; the largest is {largest:#x}")]
     TooLarge {

@@ -19,6 +19,7 @@
 mod cursor;
 mod display;
 mod error;
+pub mod filter;
 mod modifiers;
 mod parser;
 #[cfg(test)]

@@ -214,6 +214,7 @@ pub(crate) mod tests {
         };
         let side = |source: &Source| SourceSide {
             source: source.clone(),
+            skipped: 0,
             dithered: false,
             lowered: None,
             events: vec![event],

@@ -375,6 +375,9 @@ pub struct Ledger {
     pub per_cpu: Vec<CpuAccount>,
     /// Samples delivered without any stack, since the kernel could not walk it.
     pub without_stack: u64,
+    /// Hits of tracepoints and probes that are no samples, since the kernel ran no program for them.
+    #[serde(skip_serializing_if = "source_account::is_zero")]
+    pub skipped: u64,
     /// Records of mappings that the kernel could not write, since their ring was full, or that one of the
     /// agent's threads was too far behind to be told of.
     pub sideband_lost: u64,
@@ -489,6 +492,7 @@ impl Ledger {
             total,
             per_cpu,
             without_stack: sources.iter().map(|it| it.without_stack).sum(),
+            skipped: sources.iter().map(|it| it.skipped).sum(),
             sideband_lost: kernel.sideband_lost,
             sideband_malformed: kernel.sideband_malformed,
             evicted_processes: 0,
@@ -545,6 +549,7 @@ pub(crate) mod tests {
         let kernel = KernelSide {
             sources: vec![SourceSide {
                 source: source("cycles", Counts::Events, Rate::Frequency(99)),
+                skipped: 0,
                 dithered: false,
                 lowered: None,
                 events: events.collect(),
@@ -610,6 +615,7 @@ pub(crate) mod tests {
         let kernel = KernelSide {
             sources: vec![SourceSide {
                 source: source("cpu-clock", Counts::Clock, Rate::Period(100)),
+                skipped: 0,
                 dithered: false,
                 lowered: None,
                 events: vec![CpuEvent {
@@ -714,6 +720,7 @@ pub(crate) mod tests {
         };
         SourceSide {
             source: source(name, Counts::Events, Rate::Period(100)),
+            skipped: 0,
             dithered: false,
             lowered: None,
             events: vec![event],
@@ -758,6 +765,12 @@ pub(crate) mod tests {
         assert!(table.contains("\ncycles every 100:\n"), "{table}");
         let json = serde_json::to_value(&ledger).unwrap();
         assert_eq!(json["sources"][1]["lost"]["agent_behind"], 1, "{json}");
+        assert_eq!(json.get("skipped"), None);
+        kernel.sources[1].skipped = 9;
+        let ledger = Ledger::settle(&kernel, &delivered, &behind);
+        assert!(ledger.table(false).contains("\ncycles: the kernel skipped 9 hits"));
+        let json = serde_json::to_value(&ledger).unwrap();
+        assert_eq!((&json["skipped"], &json["sources"][1]["skipped"]), (&9.into(), &9.into()));
 
         // A single one is as ever.
         kernel.sources.truncate(1);

@@ -15,6 +15,8 @@ use crate::source::{Counts, Rate, Source};
 pub struct SourceSide {
     /// The event that was sampled, and how often.
     pub source: Source,
+    /// How often the kernel has left the program out at a hit of a tracepoint or probe, as far as it tells.
+    pub skipped: u64,
     /// Whether the sampling times were moved.
     pub dithered: bool,
     /// How the rate was lowered, if it was.
@@ -48,6 +50,15 @@ pub struct SourceAccount {
     pub per_cpu: Vec<CpuAccount>,
     /// Samples delivered without any stack, since the kernel could not walk it.
     pub without_stack: u64,
+    /// Hits that are no samples, since the kernel ran no program for them: another one ran on the CPU, or a map was in
+    /// use there. Nobody knows whose they were.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub skipped: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+pub(super) fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What the agent has counted, by source and CPU.
@@ -139,6 +150,7 @@ impl SourceAccount {
             total,
             per_cpu,
             without_stack,
+            skipped: side.skipped,
         }
     }
 }

@@ -283,6 +283,13 @@ impl SourceAccount {
                 self.total.throttled
             );
         }
+        if self.skipped > 0 {
+            let _ = writeln!(
+                text,
+                "{name}the kernel skipped {} hits, while it ran another eBPF program on the CPU or used a map there",
+                self.skipped
+            );
+        }
         if let Some(lowered) = &self.lowered {
             let to = match (lowered.frequency, lowered.period) {
                 (Some(hz), _) => format!("{hz} Hz"),

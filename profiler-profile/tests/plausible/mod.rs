@@ -279,6 +279,7 @@ pub(crate) fn ledger(samples: &[Sample]) -> Ledger {
         };
         SourceSide {
             source: of_slot.first().map_or(none, |it| (*it.source).clone()),
+            skipped: 0,
             dithered: false,
             lowered: None,
             events: vec![event],

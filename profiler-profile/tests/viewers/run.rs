@@ -88,6 +88,7 @@ pub(crate) fn ledger(sources: &[&Arc<Source>], samples: &[Sample]) -> Ledger {
         };
         SourceSide {
             source: (***source).clone(),
+            skipped: 0,
             dithered: false,
             lowered: None,
             events: vec![event],

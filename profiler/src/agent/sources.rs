@@ -14,16 +14,18 @@ use profiler_profile::{
 use crate::{
     bpf::{
         counters::CounterMap,
+        gate::Gate,
         load::{Slot, SlotSettings},
     },
     error::{Error, Result},
     kernel,
     perf::{
         cgroups::CgroupSet,
-        config::{Config, Target},
+        config::{Config, EventChoice, Target},
         governor::{Governor, Lowering, Sampled},
         set::EventSet,
         tasks::TaskSet,
+        trace::TraceSource,
     },
     source::Source,
 };
@@ -52,13 +54,16 @@ impl Sources {
     /// Opens a source for each event that was asked for.
     pub(super) fn open(config: &Config) -> Result<Self> {
         let Config { rate, ref cpus, cpus_named, .. } = *config;
-        let open = |event| -> Result<Running> {
-            let source: Box<dyn Source> = match &config.target {
-                Target::Cpus => Box::new(EventSet::open(event, rate, cpus, cpus_named)?),
-                Target::Tasks(tasks) => {
+        let open = |event: &EventChoice| -> Result<Running> {
+            let source: Box<dyn Source> = match (event, &config.target) {
+                (EventChoice::Traced(it), _) => {
+                    Box::new(TraceSource::open(it, rate, cpus, cpus_named)?)
+                }
+                (_, Target::Cpus) => Box::new(EventSet::open(event, rate, cpus, cpus_named)?),
+                (_, Target::Tasks(tasks)) => {
                     Box::new(TaskSet::open(event, rate, tasks, cpus, cpus_named)?)
                 }
-                Target::Cgroups(folders) => {
+                (_, Target::Cgroups(folders)) => {
                     Box::new(CgroupSet::open(event, rate, folders, cpus, cpus_named)?)
                 }
             };
@@ -73,8 +78,7 @@ impl Sources {
 
     /// What the eBPF program has to know of each.
     pub(super) fn settings(&self) -> Vec<SlotSettings> {
-        let moved = |it: &Running| it.source.describe().counts.is_clock();
-        self.slots.iter().map(|it| SlotSettings { moved: moved(it) }).collect()
+        self.slots.iter().map(|it| it.source.settings()).collect()
     }
 
     /// A count for each source on each CPU that there can be.
@@ -126,6 +130,11 @@ impl Sources {
         self.slots.iter().flat_map(|it| it.source.descriptors()).collect()
     }
 
+    /// What is to be closed then.
+    pub(super) fn gates(&self) -> Vec<Weak<Gate>> {
+        self.slots.iter().filter_map(|it| it.source.gate()).collect()
+    }
+
     /// What was counted of each, with the first error of what can't be read.
     pub(super) fn account(&mut self, counters: &CounterMap) -> (Vec<SourceSide>, Option<Error>) {
         let mut failed = None;
@@ -135,6 +144,7 @@ impl Sources {
             let counters = counters.read(number);
             let now = it.source.describe().rate;
             let side = SourceSide {
+                skipped: it.source.skipped(),
                 dithered: it.source.is_dithered(),
                 lowered: (it.lowered > 0).then(|| Lowered::new(it.lowered, now)),
                 source: it.as_asked(slot),

@@ -5,7 +5,7 @@ use std::{io, time::Instant};
 use aya::{
     Ebpf, EbpfError,
     maps::{Map, MapData, RingBuf},
-    programs::{PerfEvent, ProgramError, ProgramFd},
+    programs::{KProbe, PerfEvent, Program as AyaProgram, ProgramError, ProgramFd, TracePoint},
 };
 use aya_log::EbpfLogger;
 use profiler_common::{
@@ -17,7 +17,9 @@ use super::{
     config::{Config, Tables, UserWalk},
     counters::CounterMap,
     filter,
+    hit_filter::{self, HitFilter},
     kernel_names::KernelNames,
+    missed_runs::MissedRuns,
     object,
     own::OwnProcesses,
     periods::Periods,
@@ -43,26 +45,73 @@ const WAKE_SHARE: u64 = 4;
 const VERIFIER_LINES: usize = 12;
 
 /// What the program has to know of a source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotSettings {
-    /// Whether its periods may be moved: see [`Periods`].
-    pub moved: bool,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotSettings {
+    /// An event that overflows.
+    Event {
+        /// Whether its periods may be moved: see [`Periods`].
+        moved: bool,
+    },
+    /// Tracepoints, and which of their hits count.
+    Tracepoints(Option<HitFilter>),
+    /// A probe in the kernel.
+    KernelProbe,
+    /// A probe in user code.
+    UserProbe,
+}
+
+impl Default for SlotSettings {
+    /// An event whose periods stay.
+    fn default() -> Self {
+        Self::Event { moved: false }
+    }
+}
+
+impl SlotSettings {
+    /// The program that the kernel takes for it.
+    fn program(&self, walks: bool) -> settings::Program {
+        match (self, walks) {
+            (Self::Event { .. }, false) => settings::Program::Sample,
+            (Self::Event { .. }, true) => settings::Program::SampleWalk,
+            (Self::Tracepoints(_), false) => settings::Program::Tracepoint,
+            (Self::Tracepoints(_), true) => settings::Program::TracepointWalk,
+            (Self::KernelProbe | Self::UserProbe, false) => settings::Program::Probe,
+            (Self::KernelProbe | Self::UserProbe, true) => settings::Program::ProbeWalk,
+        }
+    }
+
+    fn flags(&self) -> u32 {
+        bits(&[
+            (flag::MOVED, matches!(self, Self::Event { moved: true })),
+            (flag::USER_PROBE, *self == Self::UserProbe),
+            (flag::HIT_FILTER, matches!(self, Self::Tracepoints(Some(_)))),
+        ])
+    }
+
+    fn hit_filter(&self) -> Option<&HitFilter> {
+        if let Self::Tracepoints(filter) = self { filter.as_ref() } else { None }
+    }
 }
 
 /// A source's part of the program.
 pub struct Slot {
-    /// Runs once a sample, when an event has it attached.
+    /// Runs once a sample or hit, when an event has it attached.
     pub program: ProgramFd,
-    /// Where it looks for the period of each CPU's event, where that is moved.
+    /// Where it looks for the period of each CPU's event, where that is moved, and for that of hits.
     pub periods: Periods,
+    /// What the kernel says of the program.
+    pub missed_runs: MissedRuns,
 }
 
 impl Slot {
     /// The same part, for one more that runs it.
     pub(crate) fn try_clone(&self) -> Result<Self> {
-        let program = self.program.try_clone();
-        let program = program.map_err(|it| Error::system("cannot duplicate a file", it))?;
-        Ok(Self { program, periods: self.periods.clone() })
+        let program = || {
+            let program = self.program.try_clone();
+            program.map_err(|it| Error::system("cannot duplicate a file", it))
+        };
+        let missed_runs = MissedRuns::of(program()?);
+        Ok(Self { program: program()?, periods: self.periods.clone(), missed_runs })
     }
 }
 
@@ -102,7 +151,7 @@ impl Program {
         let flags = bits(&flags) | bits(&filter::flags(&config.filter));
         let mut flags_by_slot = [flags; MAX_SOURCES];
         for (flags, slot) in flags_by_slot.iter_mut().zip(slots) {
-            *flags |= bits(&[(flag::MOVED, slot.moved)]);
+            *flags |= slot.flags();
         }
         let walk = bits(&[
             (walk::TABLES, tables.is_some()),
@@ -121,12 +170,13 @@ impl Program {
             Some(Tables { memory, .. }) => (memory.spaces, memory.blocks, RULES, TABLES),
             None => (1, 1, 1, 1),
         };
-        let (program, (task_stack, task_registers)) = match config.user_walk {
-            UserWalk::Kernel => (settings::Program::Sample, (0, 0)),
-            UserWalk::Own { registers, .. } => (settings::Program::SampleWalk, registers.offsets()),
+        let (walks, (task_stack, task_registers)) = match config.user_walk {
+            UserWalk::Kernel => (false, (0, 0)),
+            UserWalk::Own { registers, .. } => (true, registers.offsets()),
         };
         let mut loader = object::loader();
-        for (map, entries) in filter::map_sizes(&config.filter) {
+        let of_hits = hit_filter::map_sizes(slots.iter().map(SlotSettings::hit_filter));
+        for (map, entries) in filter::map_sizes(&config.filter).into_iter().chain(of_hits) {
             loader.map_max_entries(map, entries);
         }
         let mut ebpf = loader
@@ -165,16 +215,18 @@ impl Program {
         let periods = Periods::of_slots(take_map(&mut ebpf, "PERIODS")?);
         let counters = CounterMap::take(&mut ebpf)?;
 
-        let slots = program.names().into_iter().zip(periods).take(slots.len());
-        let slots = slots.map(|(name, periods)| {
-            let program = load_program(&mut ebpf, name)?;
-            Ok(Slot { program, periods })
+        let loaded = slots.iter().zip(periods).enumerate().map(|(number, (slot, periods))| {
+            let names = slot.program(walks).names();
+            let name = names.get(number).ok_or_else(|| damaged("too few slots"))?;
+            let (program, missed_runs) = load_program(&mut ebpf, name)?;
+            Ok(Slot { program, periods, missed_runs })
         });
-        let slots = slots.collect::<Result<Vec<_>>>()?;
+        let loaded = loaded.collect::<Result<Vec<_>>>()?;
         // Now that the programs hold the maps.
         filter::fill(&mut ebpf, &config.filter)?;
+        hit_filter::fill(&mut ebpf, slots.iter().map(SlotSettings::hit_filter))?;
         let kernel_names = config.kernel_stacks.then(|| load_kernel_names(&mut ebpf)).flatten();
-        Ok(Self { slots, samples, counters, own, unwind, kernel_names, log, ebpf })
+        Ok(Self { slots: loaded, samples, counters, own, unwind, kernel_names, log, ebpf })
     }
 }
 
@@ -184,14 +236,16 @@ fn bits(flags: &[(u32, bool)]) -> u32 {
 }
 
 /// Loads one of the object's programs.
-fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd> {
-    let program: &mut PerfEvent = ebpf
-        .program_mut(name)
-        .ok_or_else(|| damaged(format!("no program `{name}`")))?
-        .try_into()
-        .map_err(|error: ProgramError| damaged(error))?;
+fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<(ProgramFd, MissedRuns)> {
     let begin = Instant::now();
-    program.load().map_err(|error| explain_verifier(&error))?;
+    let program = ebpf.program_mut(name).ok_or_else(|| damaged(format!("no program `{name}`")))?;
+    let loaded = match program {
+        AyaProgram::PerfEvent(program) => PerfEvent::load(program),
+        AyaProgram::TracePoint(program) => TracePoint::load(program),
+        AyaProgram::KProbe(program) => KProbe::load(program),
+        _ => return Err(damaged(format!("the program `{name}` is of another type"))),
+    };
+    loaded.map_err(|error| explain_verifier(&error))?;
     let took_ms = 1e3 * begin.elapsed().as_secs_f64();
     let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
     // Linux 5.16 began to tell.
@@ -199,10 +253,13 @@ fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd> {
     tracing::debug!(
         "eBPF program {name}: {verified} instructions verified, loaded in {took_ms:.1} ms"
     );
-    program
-        .fd()
-        .and_then(|fd| fd.try_clone().map_err(ProgramError::IOError))
-        .map_err(|error| Error::system("cannot use the loaded program", error))
+    let clone = |program: &AyaProgram| {
+        program
+            .fd()
+            .and_then(|fd| fd.try_clone().map_err(ProgramError::IOError))
+            .map_err(|error| Error::system("cannot use the loaded program", error))
+    };
+    Ok((clone(program)?, MissedRuns::of(clone(program)?)))
 }
 
 /// `None` on kernels that can't tell names: then all of their symbols are read.

@@ -2,6 +2,7 @@
 
 mod convert;
 mod diff;
+mod hit_filters;
 mod list;
 mod record;
 mod report;
@@ -23,6 +24,7 @@ use profiler_profile::export::format::{FORMATS, Format};
 pub use self::{
     convert::ConvertArgs,
     diff::DiffArgs,
+    hit_filters::{HitFilters, TypedFilter},
     list::ListArgs,
     record::RecordArgs,
     report::{By, FilterArgs, ReportArgs},

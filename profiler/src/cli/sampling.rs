@@ -9,6 +9,7 @@ use clap::{
 use profiler_events::Events;
 use profiler_profile::{cpus::CpuList, export::root};
 
+use super::hit_filters::HitFilters;
 use crate::{
     filter::CommPattern,
     perf::event::Event,
@@ -17,7 +18,7 @@ use crate::{
 
 /// The groups of options.
 const SAMPLING: &str = "Sampling";
-const FILTERS: &str = "Filters";
+pub(super) const FILTERS: &str = "Filters";
 const STACKS: &str = "Stacks and names";
 const LIMITS: &str = "Limits and tuning";
 
@@ -32,12 +33,15 @@ pub struct SamplingArgs {
     /// `max` is what kernel.perf_event_max_sample_rate allows.
     #[arg(short = 'F', long, value_name = "HZ", value_parser = units::parse_frequency, help_heading = SAMPLING)]
     pub frequency: Option<Frequency>,
+    /// Which hits of tracepoints are sampled. Before the events, whose places on the command line are gone once they are taken.
+    #[command(flatten)]
+    pub hit_filters: HitFilters,
     /// The event to sample, one of perf's: cycles, instructions, page-faults, … [default: cycles, or cpu-clock without
     /// a PMU].
     ///
-    /// Any that perf names but tracepoints and probes, with its modifiers, such as cycles:u or cpu/event=0x3c/; `profiler
-    /// list` shows those of the machine. Up to four, with commas or by giving it more than once. Each is sampled and
-    /// accounted for by itself.
+    /// Any that perf names, with its modifiers, such as cycles:u, cpu/event=0x3c/, sched:sched_switch, kprobe:do_exit or
+    /// uprobe:/bin/bash:readline; `profiler list` shows those of the machine. Of tracepoints and probes each hit is a
+    /// sample. Up to four, with commas or by giving it more than once. Each is sampled and accounted for by itself.
     #[arg(short, long = "event", value_name = "EVENT", value_parser = EventNames, hide_possible_values = true,
           help_heading = SAMPLING)]
     pub events: Vec<Events>,

@@ -2,11 +2,11 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use profiler_events::{Kind, Listed, Listing, Machine};
+use profiler_events::{Listed, Listing, Machine};
 use serde_json::json;
 
 use super::{answer, columns};
-use crate::{cli::ListArgs, config::events, stderr};
+use crate::{cli::ListArgs, stderr};
 
 /// Where descriptions begin, unless the name is longer.
 const NAME_COLUMNS: usize = 36;
@@ -24,12 +24,6 @@ pub(super) fn run(args: &ListArgs) -> ExitCode {
     answer(&if args.json { lines(&events) } else { table(&events, columns()) })
 }
 
-/// Why an event can't be sampled.
-fn not_sampled(event: &Listed) -> Option<&'static str> {
-    let is_traced = matches!(event.kind, Kind::Tracepoint | Kind::Probe);
-    event.counting_only.or(is_traced.then_some(events::TRACED))
-}
-
 fn lines(events: &[Listed]) -> String {
     let mut text = String::new();
     for event in events {
@@ -40,7 +34,7 @@ fn lines(events: &[Listed]) -> String {
             "pmus": event.pmus,
             "description": event.description,
             "unit": event.unit,
-            "not_sampled": not_sampled(event),
+            "not_sampled": event.counting_only,
             "needs": needs,
         });
         let _ = writeln!(text, "{object}");
@@ -54,12 +48,12 @@ fn table(events: &[Listed], columns: Option<usize>) -> String {
     for of_kind in events.chunk_by(|one, other| one.kind == other.kind) {
         let Some(first) = of_kind.first() else { continue };
         let mark =
-            if of_kind.iter().all(|it| not_sampled(it).is_some()) { " (not sampled)" } else { "" };
+            if of_kind.iter().all(|it| it.counting_only.is_some()) { " (not sampled)" } else { "" };
         let space = if text.is_empty() { "" } else { "\n" };
         let _ = writeln!(text, "{space}{}{mark}:", first.kind);
         for event in of_kind {
             let mark =
-                if mark.is_empty() && not_sampled(event).is_some() { "not sampled" } else { "" };
+                if mark.is_empty() && event.counting_only.is_some() { "not sampled" } else { "" };
             let unit = event.unit.as_ref().map(|unit| format!("in {unit}"));
             let parts = [event.description.clone(), unit, Some(mark.to_owned())];
             let parts: Vec<String> =

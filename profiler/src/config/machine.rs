@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use profiler_events::{Events, Purpose, ResolveError, Set};
+use profiler_events::{Events, FilterError, HitFilter, Purpose, ResolveError, Set, syntax};
 use profiler_profile::cpus::CpuList;
 
 use crate::{
@@ -44,6 +44,9 @@ pub struct Machine {
     pub steps_over_breakpoints: bool,
     /// What the kernel calls these events; else what is wrong.
     pub find_events: fn(&Events) -> Result<Vec<Set>, ResolveError>,
+    /// What a filter of hits means for this event; else what is wrong.
+    pub find_hit_filter:
+        fn(&syntax::Event, &syntax::filter::Filter) -> Result<HitFilter, FilterError>,
     /// The id of a user, by name or id.
     pub user_id: fn(&str) -> Option<u32>,
     /// The folders of cgroups; else what is wrong.
@@ -68,6 +71,9 @@ impl Machine {
             process_of: status::process_of,
             steps_over_breakpoints: kernel::steps_over_breakpoints(),
             find_events: |events| profiler_events::Machine::here().resolve(events, Purpose::Sample),
+            find_hit_filter: |event, filter| {
+                profiler_events::Machine::here().hit_filter(event, filter)
+            },
             user_id: users::id_of,
             find_cgroups: CgroupName::find,
             processes: called::all,

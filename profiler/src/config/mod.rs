@@ -20,16 +20,19 @@ use crate::{
         self,
         config::{Tables, UserWalk},
         features::EntryRegisters,
+        load::SlotSettings,
         memory::WalkMemory,
     },
     cli::{CallGraph, Root, SamplingArgs},
     error::{Error, Result},
+    hardening::capabilities::USER_PROBES,
     limits::{
         budget::{CacheBudget, WITH_LINES_BYTES},
         memory,
     },
     output::{self, config::Report},
-    perf, process,
+    perf::{self, config::EventChoice},
+    process,
     symbolize::{self, debuginfod},
     units::Frequency,
     unwind, worker,
@@ -96,13 +99,13 @@ impl Config {
         let mut filter = filter::resolve(&args, &pids, machine)?;
         let (filters, tids) = (filter::describe(&args), filter::threads(&args));
         let target = target::resolve(&args, &pids, &tids, &mut filter)?;
-        let (cpus, cpus_named) = resolve_cpus(args.cpus, &machine.online)?;
+        let (cpus, cpus_named) = resolve_cpus(args.cpus.clone(), &machine.online)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
             (Some(CallGraph::None), _) => 1,
             (_, frames) => frames.clamp(1, MAX_FRAMES),
         };
         let limit = args.max_processes.unwrap_or(process::config::DEFAULT_LIMIT);
-        let events = events::resolve(&args.events, machine)?;
+        let events = events::resolve(&args, machine)?;
         let names_events = events.len() > 1;
         let user_walk = if args.kernel_only {
             UserWalk::Kernel
@@ -112,6 +115,9 @@ impl Config {
                 || resolve_memory(unwind_bytes, limit, machine.possible_cpus, events.len());
             walk.into_config(memory)?
         };
+        let probes_user_code = |it: &EventChoice| matches!(it, EventChoice::Traced(it) if it.settings() == SlotSettings::UserProbe);
+        let set_aside =
+            if events.iter().any(probes_user_code) { USER_PROBES } else { CapabilitySet::empty() };
         let (kernel_stacks, user_stacks) = (!args.user_only, !args.kernel_only);
         let shows_names = verbose > 0 || has(|it| it.has_ledger);
         let debuginfod = args.debuginfod.then(|| debuginfod::Settings::from_env(&mut notices));
@@ -174,7 +180,7 @@ impl Config {
             },
             process,
             queue_bytes: budget.queue,
-            set_aside: CapabilitySet::empty(),
+            set_aside,
             shows_status: false,
             duration: args.duration,
             realtime: !args.no_realtime,

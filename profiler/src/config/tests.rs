@@ -28,6 +28,7 @@ fn machine() -> Machine {
         find_events: |events| {
             profiler_events::Machine::here().resolve(events, profiler_events::Purpose::Sample)
         },
+        find_hit_filter: |event, filter| profiler_events::Machine::here().hit_filter(event, filter),
         user_id: |user| (user == "ann").then_some(7),
         find_cgroups: |name| match name {
             CgroupName::Path(path) => Ok(vec![Path::new("/cgroups").join(path)]),
@@ -176,13 +177,14 @@ fn only_cpus_that_are_online_are_sampled() {
 #[test]
 fn each_event_is_one_source_of_a_few() {
     let resolve = |names: &[&str]| {
-        let named: Vec<_> = names.iter().map(|it| profiler_events::parse(it).unwrap()).collect();
-        let choices = events::resolve(&named, &machine()).map_err(|error| error.to_string())?;
+        let events = names.iter().map(|it| profiler_events::parse(it).unwrap()).collect();
+        let args = SamplingArgs { events, ..SamplingArgs::default() };
+        let choices = events::resolve(&args, &machine()).map_err(|error| error.to_string())?;
         Ok(choices
             .into_iter()
             .map(|it| match it {
                 EventChoice::Default => "the default".to_owned(),
-                EventChoice::Named(event) => event.to_string(),
+                event => event.to_string(),
             })
             .collect::<Vec<_>>())
     };
@@ -201,8 +203,83 @@ fn each_event_is_one_source_of_a_few() {
     assert!(error(&["mem:0x1000:w"]).contains("before Linux 6.6"));
     assert!(error(&["cpu-clock:G"]).contains("leave G and H out"));
     assert!(error(&["cycels"]).contains("did you mean cycles?"));
-    assert!(error(&["sched:sched_switch"]).contains("can't be sampled"));
     assert!(error(&["nothing"]).contains("no event `nothing`"));
+}
+
+/// A machine on which everything is a tracepoint, which has a field `pid` and a text `name`.
+fn traced_machine() -> Machine {
+    use profiler_events::{Attr, HitFilter, Rate, Set, Text, parse, syntax};
+    Machine {
+        find_events: |events| {
+            let text = events.to_string();
+            let Ok(parsed) = parse(&text) else { panic!("{text}") };
+            let points = if text.contains('*') { 600 } else { 2 };
+            let [syntax::Item::Event(event)] = parsed.0.as_slice() else { panic!("{text}") };
+            let mut attr = Attr { name: text.clone(), ..Attr::new(2, text.len() as u64) };
+            attr.exclude.kernel = event.modifiers != syntax::Modifiers::default();
+            attr.rate = text.contains("freq").then_some(Rate::Frequency(5));
+            attr.rate = if text.contains("period") { Some(Rate::Period(7)) } else { attr.rate };
+            let points = if text == "cycles" { 0 } else { points };
+            let set = |attr| Set { name: None, attrs: vec![attr] };
+            if points == 0 {
+                return Ok(vec![set(Attr { kind: 0, ..attr })]);
+            }
+            Ok((0..points).map(|_| set(attr.clone())).collect())
+        },
+        find_hit_filter: |_, filter| {
+            let texts = filter.tests().len();
+            let texts = vec![Text::Like("a*".into()); texts];
+            Ok(HitFilter { tests: Vec::new(), texts })
+        },
+        ..machine()
+    }
+}
+
+#[test]
+fn tracepoints_and_probes_are_one_source_each() {
+    let machine = traced_machine();
+    let traced = |arguments: &[&str]| {
+        let events = resolved(arguments, &machine).unwrap().perf.events;
+        let traced = events.into_iter().filter_map(|it| match it {
+            EventChoice::Traced(traced) => Some(traced),
+            _ => None,
+        });
+        traced.collect::<Vec<_>>()
+    };
+    let one = traced(&["-e", "a:b1"]);
+    assert_eq!((one.len(), one[0].points.len(), one[0].to_string()), (1, 2, "a:b1".into()));
+    assert_eq!(one[0].period(Rate::Frequency(99)), 1);
+    assert_eq!(one[0].period(Rate::Period(5)), 5);
+    assert_eq!(traced(&["-e", "a:b1/period=7/"])[0].period(Rate::Period(5)), 7);
+    // Each filter is for the last event before it, and all of one event count.
+    let filters = ["-e", "a:b1,a:b22", "--filter", "pid==1", "--filter", "pid<9", "-e", "c:d333"];
+    let texts = traced(&filters).into_iter().map(|it| it.filter.map(|it| it.texts.len()));
+    assert_eq!(texts.collect::<Vec<_>>(), [None, Some(2), None]);
+    for (arguments, part) in [
+        (&["-e", "a:b1,a:b1"][..], "was given twice"),
+        (&["-e", "a:b*"], "matches 600 tracepoints, and at most 512"),
+        (&["-e", "a:bbbbb:u"], "leave them out"),
+        (&["-e", "a:b1/freq=5/"], "have no frequency"),
+        (&["-e", "a:b1", "-F", "99"], "-F: tracepoints and probes have no frequency"),
+        (&["--filter", "pid==1", "-e", "a:b1"], "it is for the tracepoint before it"),
+        (
+            &["-e", "cycles", "--filter", "pid==1"],
+            "only hits of tracepoints have fields, and cycles",
+        ),
+        (
+            &[
+                "-e",
+                "a:b1",
+                "--filter",
+                "pid==1||pid==2||pid==3||pid==4||pid==5||pid==6||pid==7||pid==8||pid==9",
+            ],
+            "at most 8",
+        ),
+    ] {
+        let message = refusal(arguments, &machine);
+        assert!(message.contains(part), "{arguments:?}: {message}");
+    }
+    assert!(resolved(&["-e", "a:b1,cycles", "-F", "99"], &machine).is_ok());
 }
 
 #[test]

@@ -63,6 +63,22 @@ impl FromStr for CommPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let pattern = Self::read(text)?;
+        if text.is_empty() {
+            return Err("no thread has an empty name".into());
+        }
+        if pattern.elements.len() > MAX_NAME {
+            let why =
+                format!("the kernel cuts names after {MAX_NAME} bytes, so nothing matches this");
+            return Err(format!("{why}; end it with `*` before that"));
+        }
+        Ok(pattern)
+    }
+}
+
+impl CommPattern {
+    /// A pattern of any length.
+    fn read(text: &str) -> Result<Self, String> {
         let (mut elements, mut is_open) = (Vec::new(), false);
         let mut bytes = text.bytes().enumerate().peekable();
         while let Some((at, byte)) = bytes.next() {
@@ -84,14 +100,6 @@ impl FromStr for CommPattern {
                 byte => Accepts::One(byte),
             };
             elements.push(Element { after_any: std::mem::take(&mut is_open), accepts });
-        }
-        if text.is_empty() {
-            return Err("no thread has an empty name".into());
-        }
-        if elements.len() > MAX_NAME {
-            let why =
-                format!("the kernel cuts names after {MAX_NAME} bytes, so nothing matches this");
-            return Err(format!("{why}; end it with `*` before that"));
         }
         Ok(Self { text: text.to_owned(), elements, is_open })
     }
@@ -119,6 +127,18 @@ fn ranges(bytes: &mut std::iter::Peekable<impl Iterator<Item = (usize, u8)>>) ->
             (_, to) => ranges.push((from, to)),
         }
     }
+}
+
+/// The table of a text that is to be exactly this, or of a pattern for it, as `--filter` has them.
+pub(crate) fn text_table(text: &str, is_pattern: bool) -> Result<Vec<States>, String> {
+    let pattern = if is_pattern {
+        CommPattern::read(text)?
+    } else {
+        let one = |byte| Element { after_any: false, accepts: Accepts::One(byte) };
+        CommPattern { text: text.into(), elements: text.bytes().map(one).collect(), is_open: false }
+    };
+    let most = u64::BITS - 1;
+    table(&[pattern]).ok_or_else(|| format!("`{text}` is longer than {most} bytes"))
 }
 
 /// The table of these patterns: see [`profiler_common::comm_patterns`]. `None` if they need too many states, which
@@ -195,6 +215,23 @@ mod tests {
                 assert!(!matches(&[pattern], name), "{pattern} {name}");
             }
         }
+    }
+
+    #[test]
+    fn texts_are_exact_or_patterns() {
+        let matches = |text: &str, is_pattern, found: &str| {
+            let table = text_table(text, is_pattern).unwrap();
+            let mut padded = [0; 256];
+            padded.iter_mut().zip(found.as_bytes()).for_each(|(to, from)| *to = *from);
+            comm_patterns::matches(&padded, |entry| table.get(entry as usize))
+        };
+        assert!(matches("a*[", false, "a*[") && !matches("a*[", false, "abc["));
+        assert!(matches("", false, "") && !matches("", false, "a"));
+        let long = "/usr/lib/".repeat(20);
+        assert!(matches("/usr*[k-m]?b/", true, &long) && !matches("/usr*[u-x]", true, &long));
+        assert!(matches(&"x".repeat(63), false, &"x".repeat(63)));
+        assert!(text_table(&"x".repeat(64), false).unwrap_err().contains("63 bytes"));
+        assert!(text_table("[a", true).unwrap_err().contains("column 1"));
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub(crate) const USEFUL: [(CapabilitySet, &str); 5] = [
 pub(crate) const FILES_OF_OTHERS: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
 
+/// Putting probes into user code, which the kernel leaves to this one since Linux 6.16, and in its stable series, too:
+/// a probe in the middle of an instruction breaks a program.
+pub(crate) const USER_PROBES: CapabilitySet = CapabilitySet::SYS_ADMIN;
+
 /// Sending signals to processes of other users.
 pub(crate) const SIGNALS_TO_OTHERS: CapabilitySet = CapabilitySet::KILL;
 
@@ -146,6 +150,15 @@ pub(crate) fn having<T>(wanted: CapabilitySet, what: impl FnOnce() -> T) -> T {
         let _ = set(before);
     }
     done
+}
+
+/// Gives these up for good, as far as they were only set aside.
+pub(crate) fn lay_down(done_with: CapabilitySet) {
+    if let Ok(before) = capabilities(None) {
+        let permitted = before.permitted & (before.effective | !done_with);
+        // Where they can't be given up, they are still not in effect.
+        let _ = set_capabilities(None, CapabilitySets { permitted, ..before });
+    }
 }
 
 #[cfg(test)]

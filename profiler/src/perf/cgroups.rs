@@ -23,7 +23,7 @@ use super::{
     set::EventSet,
 };
 use crate::{
-    bpf::load::Slot,
+    bpf::load::{Slot, SlotSettings},
     error::{Error, Result},
     source::Source,
 };
@@ -104,6 +104,10 @@ impl Source for CgroupSet {
         // There is one at least, and all are alike.
         let first = self.sets.first().map(Source::describe);
         first.unwrap_or_else(|| Event::dummy().source(Rate::Period(1)))
+    }
+
+    fn settings(&self) -> SlotSettings {
+        self.sets.first().map(Source::settings).unwrap_or_default()
     }
 
     fn notices(&self) -> &[String] {

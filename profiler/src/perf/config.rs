@@ -1,10 +1,10 @@
 //! What is sampled, how often and where.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use profiler_profile::{cpus::CpuList, source::Rate};
 
-use super::event::Event;
+use super::{event::Event, trace::Traced};
 
 /// The events of a run.
 #[derive(Clone, Debug)]
@@ -54,4 +54,16 @@ pub enum EventChoice {
     Default,
     /// This one or none: it was asked for by name.
     Named(Event),
+    /// Hits of tracepoints, or of a probe.
+    Traced(Traced),
+}
+
+impl fmt::Display for EventChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => Event::cycles().fmt(f),
+            Self::Named(event) => event.fmt(f),
+            Self::Traced(traced) => traced.fmt(f),
+        }
+    }
 }

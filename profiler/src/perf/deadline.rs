@@ -10,27 +10,32 @@ use std::{
 use perf_event_open_sys as sys;
 
 use crate::{
+    bpf::gate::Gate,
     error::{Error, Result},
     realtime::{Priority, Role},
 };
 
 /// A thread that disables the events when the time asked for has passed. It ends when this is dropped.
-#[derive(Debug)]
 pub struct Deadline {
     shared: Arc<Shared>,
     _alive: mpsc::Sender<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     events: Mutex<Vec<Weak<OwnedFd>>>,
+    gates: Vec<Weak<Gate>>,
     passed: OnceLock<Instant>,
 }
 
 impl Deadline {
-    /// Starts the thread, which disables these events; the time begins now.
-    pub fn start(after: Duration, events: Vec<Weak<OwnedFd>>) -> Result<Self> {
-        let shared = Arc::new(Shared::default());
+    /// Starts the thread, which disables these events and closes these gates; the time begins now.
+    pub fn start(
+        after: Duration,
+        events: Vec<Weak<OwnedFd>>,
+        gates: Vec<Weak<Gate>>,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared { gates, ..Shared::default() });
         let (alive, ended) = mpsc::channel();
         let of_thread = Arc::clone(&shared);
         let run = move || {
@@ -67,6 +72,10 @@ impl Shared {
             // The reader disables all of them again, and says what it can't.
             // SAFETY: the ioctl takes no pointer, and `event` is open until the end of this block.
             unsafe { sys::ioctls::DISABLE(event.as_raw_fd(), 0) };
+        }
+        for gate in self.gates.iter().filter_map(Weak::upgrade) {
+            // As above.
+            let _ = gate.close();
         }
         let _ = self.passed.set(Instant::now());
     }

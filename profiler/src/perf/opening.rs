@@ -37,6 +37,10 @@ pub(super) fn chosen<T>(
     let event = match choice {
         EventChoice::Named(event) => event.clone(),
         EventChoice::Default => Event::cycles(),
+        EventChoice::Traced(traced) => {
+            let why = "hits of it are traced, and it is no event with a rate";
+            return Err(Error::Usage(format!("-e {traced}: {why}")));
+        }
     };
     let rate = event.rate(rate);
     match open(&event, rate) {

@@ -26,7 +26,8 @@ pub(crate) fn is_not_counted(error: &io::Error) -> bool {
 /// The refusal, as <https://man7.org/linux/man-pages/man2/perf_event_open.2.html> has its reasons.
 pub(crate) fn explain(event: &Event, used: Use, error: &io::Error) -> Error {
     let what = format!("perf_event_open of {event}");
-    if is_not_counted(error) && !event.is_software() {
+    let is_counted = !matches!(used, Use::Trace);
+    if is_not_counted(error) && is_counted && !event.is_software() {
         return Error::system_with(
             what,
             format!("this machine has no PMU that counts it ({error})"),
@@ -41,6 +42,9 @@ fn next(event: &Event, used: Use, error: &io::Error) -> String {
         (Some(libc::EACCES | libc::EPERM), Use::Count) => {
             let level = kernel::sysctl_number("kernel.perf_event_paranoid");
             return forbidden_count(level);
+        }
+        (Some(libc::EACCES | libc::EPERM), Use::Trace) => {
+            "run it as root: a probe in user code needs CAP_SYS_ADMIN, others CAP_PERFMON"
         }
         (Some(libc::EACCES | libc::EPERM), _) => {
             return match kernel::sysctl_number("kernel.perf_event_paranoid") {
@@ -59,7 +63,19 @@ fn next(event: &Event, used: Use, error: &io::Error) -> String {
         (Some(libc::EINVAL), Use::Sample(Rate::Period(period))) => {
             return format!("the kernel refuses a period of {period} for it");
         }
-        (Some(libc::EINVAL), Use::Trace) => "the kernel can't put a probe there",
+        (Some(libc::EINVAL | libc::EILSEQ | libc::EOPNOTSUPP), Use::Trace) => {
+            "no probe can be put there: the place is no beginning of an instruction, or of one that the \
+             kernel can't step over, or in code that the probes themselves use \
+             (/sys/kernel/debug/kprobes/blacklist)"
+        }
+        (Some(libc::ENOENT), Use::Trace) => {
+            "the kernel has no function of that name, or it was inlined: /proc/kallsyms has those that \
+             there are"
+        }
+        (Some(libc::EADDRNOTAVAIL), Use::Trace) => {
+            "several functions have that name: give the address of one of them in /proc/kallsyms, as in \
+             kprobe:0xffffffff81000000"
+        }
         (Some(libc::EINVAL), Use::Count) => {
             "the PMU can't count it like this, or has not enough counters for the whole group: try it without \
              modifiers, and alone"

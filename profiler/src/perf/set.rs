@@ -24,7 +24,10 @@ use super::{
     sampled_cpu::SampledCpu,
 };
 use crate::{
-    bpf::{load::Slot, periods::Periods},
+    bpf::{
+        load::{Slot, SlotSettings},
+        periods::Periods,
+    },
     error::{Error, Result},
     kernel::{self, IdleTimes, OnlineCpus},
     source::Source,
@@ -261,6 +264,10 @@ impl EventSet {
 impl Source for EventSet {
     fn describe(&self) -> source::Source {
         self.event.source(self.rate)
+    }
+
+    fn settings(&self) -> SlotSettings {
+        SlotSettings::Event { moved: self.event.is_clock() }
     }
 
     fn notices(&self) -> &[String] {

@@ -26,7 +26,10 @@ use super::{
     task_list, task_records, task_times,
 };
 use crate::{
-    bpf::{load::Slot, periods::Periods},
+    bpf::{
+        load::{Slot, SlotSettings},
+        periods::Periods,
+    },
     error::{Error, Result},
     kernel::{self, OnlineCpus},
     limits,
@@ -211,6 +214,10 @@ impl TaskSet {
 impl Source for TaskSet {
     fn describe(&self) -> source::Source {
         self.event.source(self.rate)
+    }
+
+    fn settings(&self) -> SlotSettings {
+        SlotSettings::Event { moved: self.event.is_clock() }
     }
 
     fn notices(&self) -> &[String] {

@@ -106,8 +106,8 @@ impl Counters {
     }
 
     fn at(plan: &Plan, scopes: &[Scope<'_>], on_exec: bool) -> Result<Self> {
-        let rows = plan.events.iter().map(|event| Row { event: event.clone(), refused: None });
-        let mut counters = Self { rows: rows.collect(), groups: Vec::new(), on_exec };
+        let rows = plan.events.iter().map(Row::of);
+        let mut counters = Self { rows: rows.collect::<Result<_>>()?, groups: Vec::new(), on_exec };
         let mut left: VecDeque<Group> = plan.groups.iter().cloned().collect();
         while let Some(group) = left.pop_front() {
             match counters.open_group(&group, scopes, plan.filter.as_deref()) {

@@ -135,9 +135,6 @@ pub(crate) fn is_tracepoint(event: &Attr) -> bool {
 
 /// Why an event can't be counted like this, if it can't.
 fn not_counted(event: &Attr, target: &Target) -> Option<&'static str> {
-    if event.probe.is_some() {
-        return Some("probes can't be counted; tracepoints can, as in -e sched:sched_switch");
-    }
     // Of a PMU that several CPUs share nobody knows whose events they are.
     let is_shared = event.counting_only.is_some() && event.pmu.is_some() && event.cpus.is_some();
     match target {

@@ -17,6 +17,7 @@ use crate::{
         attr::{self, Counting},
         event::Event,
         open::{self, Scope},
+        probe::Place,
         refusal::{self, Use},
     },
 };
@@ -25,6 +26,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) event: Event,
+    /// Where it is put, if it is a probe.
+    place: Option<Place>,
     /// Why nothing counts it.
     pub(super) refused: Option<Error>,
 }
@@ -40,6 +43,12 @@ pub(super) enum Failure {
 }
 
 impl Row {
+    /// The row of an event, of which nothing is open yet.
+    pub(super) fn of(event: &Event) -> Result<Self> {
+        let place = Place::of(event.attr())?;
+        Ok(Self { event: event.clone(), place, refused: None })
+    }
+
     /// Opens it in one place. Who may not count the kernel counts user mode only, and its name says so.
     pub(super) fn open(
         &mut self,
@@ -47,7 +56,12 @@ impl Row {
         leader: Option<BorrowedFd<'_>>,
         how: Counting,
     ) -> Result<OwnedFd, Failure> {
-        let open = |event: &Event| open::open(&mut attr::counted(event, how), scope, leader);
+        let place = self.place.as_ref();
+        let open = |event: &Event| {
+            let mut attr = attr::counted(event, how);
+            place.inspect(|it| it.put_into(&mut attr));
+            open::open(&mut attr, scope, leader)
+        };
         let is_forbidden =
             |it: &io::Error| matches!(it.raw_os_error(), Some(libc::EACCES | libc::EPERM));
         let mut error = match open(&self.event) {

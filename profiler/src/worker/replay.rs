@@ -93,6 +93,7 @@ impl Recording {
         });
         let side = SourceSide {
             source: source(),
+            skipped: 0,
             dithered: false,
             lowered: None,
             events: events.collect(),

@@ -22,6 +22,7 @@ mod every_kernel {
     pub(crate) mod stat;
     pub(crate) mod stat_pmu;
     pub(crate) mod tasks;
+    pub(crate) mod traces;
     pub(crate) mod unwinding;
     pub(crate) mod walks;
 }

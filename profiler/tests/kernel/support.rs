@@ -345,10 +345,22 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Names of the profiler's programs and maps that are in the kernel, and that no process holds. Another instance may
 /// run on this machine.
 pub(crate) fn left_in_kernel() -> Vec<String> {
-    let names = [EbpfProgram::Sample, EbpfProgram::SampleWalk].map(EbpfProgram::names).concat();
+    let names = EbpfProgram::ALL.map(EbpfProgram::names).concat();
     let maps = [
-        "SAMPLES", "PERIODS", "SCRATCH", "COUNTERS", "PIDS", "OWN", "AYA_LOGS", "SPACES", "BLOCKS",
-        "RULE", "WANTED", "CACHE",
+        "SAMPLES",
+        "PERIODS",
+        "SCRATCH",
+        "COUNTERS",
+        "PIDS",
+        "OWN",
+        "AYA_LOGS",
+        "SPACES",
+        "BLOCKS",
+        "RULE",
+        "WANTED",
+        "CACHE",
+        "HIT_FILTERS",
+        "TEXTS",
     ];
     // What is freed while it is listed is gone, too.
     let named = |id: u32, name: Option<&str>, names: &[&str]| {

@@ -87,7 +87,8 @@ pub(super) fn program(machine: Result<Machine>) -> Check {
     let name = "eBPF program";
     let config = machine
         .and_then(|machine| Config::resolve(SamplingArgs::default(), Vec::new(), 0, &machine));
-    match config.and_then(|config| Program::load(&config.program, &[SlotSettings { moved: true }]))
+    match config
+        .and_then(|config| Program::load(&config.program, &[SlotSettings::Event { moved: true }]))
     {
         Ok(_) => ok(name, "loads"),
         Err(Error::System { what, why, next }) => {
