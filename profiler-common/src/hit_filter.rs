@@ -139,29 +139,36 @@ pub enum Compare {
 }
 
 /// A number as it lies in the record: the first of eight bytes, of which those that are not its own are zero.
-#[inline(always)]
+#[inline]
 #[must_use]
 pub fn number(field: u8, raw: u64) -> u64 {
     const I8: u8 = Field::I8 as u8;
     const I16: u8 = Field::I16 as u8;
     const I32: u8 = Field::I32 as u8;
     match field {
-        I8 => i64::from(raw as i8) as u64,
-        I16 => i64::from(raw as i16) as u64,
-        I32 => i64::from(raw as i32) as u64,
+        I8 => extended(raw, 8),
+        I16 => extended(raw, 16),
+        I32 => extended(raw, 32),
         _ => raw,
     }
 }
 
+/// A number of so many bits, with its sign in those above.
+#[inline]
+const fn extended(raw: u64, bits: u32) -> u64 {
+    let above = u64::BITS - bits;
+    ((raw << above).cast_signed() >> above).cast_unsigned()
+}
+
 /// How many bytes a number has; 0 of what is no number in the record.
-#[inline(always)]
+#[inline]
 #[must_use]
 pub fn number_bytes(field: u8) -> u32 {
     if field <= Field::I64 as u8 { 1 << (field & 3) } else { 0 }
 }
 
 /// Whether a number is as a test wants it.
-#[inline(always)]
+#[inline]
 #[must_use]
 pub fn holds(test: &Test, value: u64) -> bool {
     const LESS: u8 = Compare::Less as u8;
@@ -180,7 +187,7 @@ pub fn holds(test: &Test, value: u64) -> bool {
 }
 
 /// Where a text is that a word tells: its place in the record, and its length.
-#[inline(always)]
+#[inline]
 #[must_use]
 pub fn place(test: &Test, word: u32) -> (u32, u32) {
     let (at, bytes) = (word & 0xffff, word >> 16);

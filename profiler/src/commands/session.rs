@@ -33,7 +33,7 @@ impl Session {
         limits::require_open_files()?;
         limits::memory::require()?;
         let strict = args.strict;
-        let config = Config::resolve(args, reports, verbose, &Machine::probe()?)?;
+        let config = Config::resolve(&args, reports, verbose, &Machine::probe()?)?;
         privileges::require()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::system("cannot set up epoll", error))?;

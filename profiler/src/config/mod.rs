@@ -82,30 +82,31 @@ pub struct Config {
 impl Config {
     /// Checks and completes what was typed.
     pub fn resolve(
-        args: SamplingArgs,
+        args: &SamplingArgs,
         reports: Vec<Report>,
         verbose: u8,
         machine: &Machine,
     ) -> Result<Self> {
         let mut notices = Vec::new();
         let Sizes { budget, unwind_bytes, ring_bytes, profile_bytes } =
-            Sizes::fit(&args, machine, &mut notices);
+            Sizes::fit(args, machine, &mut notices);
         let rate = resolve_rate(args.frequency, args.period, machine.max_sample_rate, &mut notices);
         let has = |what: fn(&Format) -> bool| {
             reports.iter().any(|it| matches!(it, Report::Samples(format) if what(format)))
         };
-        check_formats(&args, reports.iter().any(|it| it.has_processes()), has(Format::has_roots))?;
-        let pids = filter::processes(&args, machine, &mut notices)?;
-        let mut filter = filter::resolve(&args, &pids, machine)?;
-        let (filters, tids) = (filter::describe(&args), filter::threads(&args));
-        let target = target::resolve(&args, &pids, &tids, &mut filter)?;
+        check_formats(args, reports.iter().any(|it| it.has_processes()), has(Format::has_roots))?;
+        let pids = filter::processes(args, machine, &mut notices)?;
+        let mut filter = filter::resolve(args, &pids, machine)?;
+        let (filters, tids) = (filter::describe(args), filter::threads(args));
+        let target = target::resolve(args, &pids, &tids, &mut filter)?;
         let (cpus, cpus_named) = resolve_cpus(args.cpus.clone(), &machine.online)?;
         let frame_limit = match (args.call_graph, kernel_frames(machine.max_stack, &mut notices)) {
             (Some(CallGraph::None), _) => 1,
             (_, frames) => frames.clamp(1, MAX_FRAMES),
         };
         let limit = args.max_processes.unwrap_or(process::config::DEFAULT_LIMIT);
-        let events = events::resolve(&args, machine)?;
+        let events = events::resolve(args, machine)?;
+        target::check(&target, &events)?;
         let names_events = events.len() > 1;
         let user_walk = if args.kernel_only {
             UserWalk::Kernel

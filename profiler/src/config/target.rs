@@ -6,7 +6,7 @@ use super::{Error, Result};
 use crate::{
     cli::SamplingArgs,
     filter::Filter,
-    perf::config::{Target, Tasks},
+    perf::config::{EventChoice, Target, Tasks},
 };
 
 /// CPUs, or the tasks or cgroups that samples are to be of. What nothing else fires for needs no filter.
@@ -36,6 +36,24 @@ pub(super) fn resolve(
         return Ok(Target::Cgroups(outermost(std::mem::take(&mut filter.cgroups))));
     }
     Ok(Target::Cpus)
+}
+
+/// Refuses tracepoints and probes on anything but CPUs: whoever hits them runs the program, and filters say whose hits
+/// count.
+pub(super) fn check(target: &Target, events: &[EventChoice]) -> Result<()> {
+    let option = match target {
+        Target::Cpus => return Ok(()),
+        Target::Tasks(_) => "--per-task",
+        Target::Cgroups(_) => "--per-cgroup",
+    };
+    let is_traced = |it: &&EventChoice| matches!(it, EventChoice::Traced(_));
+    match events.iter().find(is_traced) {
+        Some(EventChoice::Traced(traced)) => {
+            let why = format!("{traced} is hit in all tasks, and filtered: leave {option} out");
+            Err(Error::Usage(format!("{option}: {why}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Those that are not below another one, whose events fire for them, too.

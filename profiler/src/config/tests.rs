@@ -56,7 +56,7 @@ fn reports(arguments: &[&str]) -> Vec<Report> {
 }
 
 fn resolved(arguments: &[&str], machine: &Machine) -> Result<Config> {
-    Config::resolve(typed(arguments), reports(arguments), 0, machine)
+    Config::resolve(&typed(arguments), reports(arguments), 0, machine)
 }
 
 fn refusal(arguments: &[&str], machine: &Machine) -> String {
@@ -306,7 +306,7 @@ fn too_little_memory_for_the_walk_is_refused_with_the_least_that_would_do() {
 
 #[test]
 fn nothing_typed_is_the_default() {
-    let default = Config::resolve(SamplingArgs::default(), reports(&[]), 0, &machine()).unwrap();
+    let default = Config::resolve(&SamplingArgs::default(), reports(&[]), 0, &machine()).unwrap();
     assert_eq!(format!("{default:?}"), format!("{:?}", resolved(&[], &machine()).unwrap()));
 }
 

@@ -383,7 +383,7 @@ fn widths_of_a_flame_graph_add_up() {
 fn the_mouse_does_what_keys_do() {
     let (mut app, mut model) = (App::default(), model(2));
     picture(&mut app, &mut model, PLAIN, (80, 24));
-    let mut click = |app: &mut App, model: &mut Model, column, row| {
+    let click = |app: &mut App, model: &mut Model, column, row| {
         let kind = MouseEventKind::Down(MouseButton::Left);
         let event = Event::Mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE });
         keys::handle(&event, app, model);

@@ -86,7 +86,7 @@ pub(super) fn user_stacks(machine: &Machine) -> Check {
 pub(super) fn program(machine: Result<Machine>) -> Check {
     let name = "eBPF program";
     let config = machine
-        .and_then(|machine| Config::resolve(SamplingArgs::default(), Vec::new(), 0, &machine));
+        .and_then(|machine| Config::resolve(&SamplingArgs::default(), Vec::new(), 0, &machine));
     match config
         .and_then(|config| Program::load(&config.program, &[SlotSettings::Event { moved: true }]))
     {
