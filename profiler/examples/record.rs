@@ -49,7 +49,7 @@ async fn main() -> Result<()> {
         return Err("usage: record OUT PROGRAM".into());
     };
     let cli = Cli::parse_from(["profiler", "-e", "cpu-clock", "-F", "99", "--call-graph", "fp"]);
-    let config = Config::resolve(cli.stream.sampling, Vec::new(), 0, &Machine::probe()?)?;
+    let config = Config::resolve(&cli.stream.sampling, Vec::new(), 0, &Machine::probe()?)?;
     let perf = &config.perf;
     let event = perf.events.first().ok_or("no event")?;
     let mut set = EventSet::open(event, perf.rate, &perf.cpus, perf.cpus_named)?;

@@ -353,7 +353,7 @@ mod tests {
         loop {
             let test = &filter.tests[usize::from(at)];
             let is_so = match test.offset {
-                8 => hit_filter::holds(test, pid as u64),
+                8 => hit_filter::holds(test, pid.cast_unsigned()),
                 28 => hit_filter::holds(test, flags),
                 _ => match &filter.texts[usize::try_from(test.value).unwrap()] {
                     Text::Exactly(text) => text == newcomm,

@@ -21,6 +21,8 @@ pub struct Vitals {
     pub cpu: Duration,
     /// What they have in RAM, in bytes.
     pub memory_bytes: u64,
+    /// Whether samples wait for their names.
+    pub is_behind: bool,
 }
 
 /// What a run and its screen share.
@@ -37,10 +39,15 @@ impl Live {
         Arc::new(Self { window: Mutex::new(window), vitals: Mutex::default() })
     }
 
-    /// What was sampled until now (CLOCK_MONOTONIC, in nanoseconds).
+    /// What was sampled until now (CLOCK_MONOTONIC, in nanoseconds), or where samples wait for their names, until the
+    /// last that has them: else on a busy machine all might be too old to be seen.
     #[must_use]
     pub fn snapshot(&self, span: Span, now_ns: u64) -> Snapshot {
-        self.window().snapshot(span, now_ns)
+        let is_behind = self.vitals().is_behind;
+        let mut window = self.window();
+        let until_ns = window.latest_ns().filter(|_| is_behind).map_or(now_ns, |it| it.min(now_ns));
+        let behind = Duration::from_nanos(now_ns.saturating_sub(until_ns));
+        Snapshot { behind, ..window.snapshot(span, until_ns) }
     }
 
     /// From here on something is sampled (CLOCK_MONOTONIC, in nanoseconds).

@@ -9,6 +9,7 @@ use crate::{
     export::folded::{name, task_name},
     frame::{Frame, Origin},
     printable::printable,
+    stack::StackId,
 };
 
 /// What a function is part of.
@@ -40,6 +41,18 @@ pub struct Function {
 /// The name and the module by where they lie, which tells most frames apart without a look at the text.
 type Seen = (usize, usize, bool);
 
+/// After so many snapshots all is made anew, so that functions are forgotten that no stack has any more.
+const ROUNDS: u64 = 240;
+
+/// Half a stack that was in a snapshot before.
+#[derive(Debug)]
+struct Half {
+    /// Its functions, outermost first.
+    calls: Box<[usize]>,
+    /// When it was there last.
+    round: u64,
+}
+
 /// The stacks of a snapshot, by the place of their line.
 #[derive(Debug, Default)]
 pub struct Stacks {
@@ -49,6 +62,9 @@ pub struct Stacks {
     /// The functions of all stacks, outermost first, one stack behind the other, and where each ends.
     calls: Vec<usize>,
     ends: Vec<usize>,
+    /// Most of a snapshot was in the one before. The second part says whether it is the kernel's half.
+    halves: FxHashMap<(StackId, bool), Half>,
+    round: u64,
 }
 
 impl Stacks {
@@ -56,35 +72,45 @@ impl Stacks {
     #[must_use]
     pub fn of(snapshot: Snapshot) -> Self {
         let mut stacks = Self::default();
-        let mut seen: FxHashMap<Seen, usize> = FxHashMap::default();
-        for line in &snapshot.lines {
-            let (user, kernel) = (line.entry.user.frames().rev(), line.entry.kernel.frames().rev());
-            let user = user.map(|(_, frame)| (frame, false));
-            for (frame, is_kernel) in user.chain(kernel.map(|(_, frame)| (frame, true))) {
-                let key = (place(frame.symbol.as_ref()), place(frame.module.as_ref()), is_kernel);
-                let function = match seen.get(&key) {
-                    Some(function) => *function,
-                    None => {
-                        let function = stacks.function(of_frame(frame, is_kernel));
-                        seen.insert(key, function);
-                        function
-                    }
-                };
-                stacks.calls.push(function);
-            }
-            stacks.ends.push(stacks.calls.len());
-        }
-        stacks.lines = snapshot.lines;
+        stacks.take(snapshot);
         stacks
     }
 
-    fn function(&mut self, function: Function) -> usize {
-        let next = self.functions.len();
-        let place = *self.by_name.entry(function.name.clone()).or_insert(next);
-        if place == next {
-            self.functions.push(function);
+    /// Those of the next snapshot of the same window. Functions may have other numbers.
+    pub fn take(&mut self, snapshot: Snapshot) {
+        self.round += 1;
+        if self.round.is_multiple_of(ROUNDS) {
+            *self = Self { round: self.round, ..Self::default() };
         }
-        place
+        (self.calls, self.ends) = (Vec::new(), Vec::with_capacity(snapshot.lines.len()));
+        let mut seen: FxHashMap<Seen, usize> = FxHashMap::default();
+        for line in &snapshot.lines {
+            for (half, is_kernel) in [(&line.entry.user, false), (&line.entry.kernel, true)] {
+                let key = (half.id(), is_kernel);
+                if !self.halves.contains_key(&key) {
+                    let calls = half.frames().rev().map(|(_, frame)| {
+                        let symbol = (place(frame.symbol.as_ref()), place(frame.module.as_ref()));
+                        *seen.entry((symbol.0, symbol.1, is_kernel)).or_insert_with(|| {
+                            number(
+                                &mut self.functions,
+                                &mut self.by_name,
+                                of_frame(frame, is_kernel),
+                            )
+                        })
+                    });
+                    let calls = calls.collect();
+                    self.halves.insert(key, Half { calls, round: self.round });
+                }
+                if let Some(half) = self.halves.get_mut(&key) {
+                    half.round = self.round;
+                    self.calls.extend_from_slice(&half.calls);
+                }
+            }
+            self.ends.push(self.calls.len());
+        }
+        let round = self.round;
+        self.halves.retain(|_, half| half.round == round);
+        self.lines = snapshot.lines;
     }
 
     /// The samples that the stacks are of.
@@ -124,6 +150,20 @@ impl Stacks {
     pub fn find(&self, name: &FunctionName) -> Option<usize> {
         self.by_name.get(name).copied()
     }
+}
+
+/// The number of a function, which may be new.
+fn number(
+    functions: &mut Vec<Function>,
+    by_name: &mut FxHashMap<FunctionName, usize>,
+    function: Function,
+) -> usize {
+    let next = functions.len();
+    let place = *by_name.entry(function.name.clone()).or_insert(next);
+    if place == next {
+        functions.push(function);
+    }
+    place
 }
 
 /// What is called so at the outside of a stack: the process.

@@ -27,7 +27,9 @@ pub(crate) fn sample(store: &mut Store, time_ns: u64, name: &str, stack: &[&str]
 
 fn window(length: u64, limit_bytes: usize, samples: &[Sample]) -> Window {
     let mut window = Window::new(Duration::from_secs(length), limit_bytes, 0);
-    samples.iter().for_each(|it| window.add(&Row::from(it)));
+    for it in samples {
+        window.add(&Row::from(it));
+    }
     window
 }
 
@@ -192,4 +194,40 @@ fn stacks_that_are_cut_are_told_by_why() {
     }
     let snapshot = window(5, ENOUGH, &samples).snapshot(Span::Window, 2);
     assert_eq!(snapshot.cut, [(StackEnd::Depth, 3), (StackEnd::NoFramePointer, 2)]);
+}
+
+#[test]
+fn stacks_of_the_next_snapshot_are_its_own() {
+    let mut store = Store::default();
+    let mut stacks = Stacks::default();
+    for round in 0..600_u64 {
+        let now = round * SECOND / 2;
+        let name = format!("f{round}");
+        let samples = [
+            sample(&mut store, now, "web", &[&name, "main"]),
+            sample(&mut store, now, "web", &["g", "main"]),
+        ];
+        stacks.take(window(5, ENOUGH, &samples).snapshot(Span::Window, now));
+        let rows = functions(&stacks, &Filter::default());
+        let expected = [(name, 1, 1), ("g".into(), 1, 1), ("main".into(), 0, 2)];
+        let mut expected: Vec<(String, u64, u64)> = expected.into();
+        expected
+            .sort_by_key(|(name, own, total)| (std::cmp::Reverse((*own, *total)), name.clone()));
+        assert_eq!(rows, expected);
+    }
+    // What was there once is not kept for ever.
+    assert!(stacks.functions().len() < 300, "{}", stacks.functions().len());
+}
+
+#[test]
+fn who_is_behind_sees_the_last_that_has_names() {
+    let mut store = Store::default();
+    let live = Live::new(window(5, ENOUGH, &[sample(&mut store, 9 * SECOND, "web", &["a"])]));
+    live.tell(Vitals { is_behind: true, ..Vitals::default() });
+    let snapshot = live.snapshot(Span::Window, 30 * SECOND);
+    assert_eq!((count(&snapshot), snapshot.behind), (1, Duration::from_millis(20_500)));
+    // Nothing waits: nothing was sampled since.
+    live.tell(Vitals::default());
+    let snapshot = live.snapshot(Span::Window, 30 * SECOND);
+    assert_eq!((count(&snapshot), snapshot.behind), (0, Duration::ZERO));
 }

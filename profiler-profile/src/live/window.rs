@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub in_window: u64,
     /// By how much the window is shorter than it should be, since memory did not suffice.
     pub short_of: Duration,
+    /// How long ago it ends.
+    pub behind: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -392,7 +394,13 @@ impl Window {
             short_of: SLICE.saturating_mul(
                 u32::try_from(self.given_up.saturating_sub(oldest.max(begun))).unwrap_or(u32::MAX),
             ),
+            behind: Duration::ZERO,
         }
+    }
+
+    /// When the last sample was taken, to the slice; `None` if the window is empty.
+    pub(super) fn latest_ns(&self) -> Option<u64> {
+        self.slices.back().map(|it| it.at.saturating_add(1).saturating_mul(SLICE_NS))
     }
 
     /// What it holds.

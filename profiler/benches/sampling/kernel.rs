@@ -132,7 +132,7 @@ impl Kernel {
 impl Loading {
     fn measure(call_graph: &'static str) -> Result<Self> {
         let cli = Cli::try_parse_from(["profiler", "--call-graph", call_graph])?;
-        let config = Config::resolve(cli.stream.sampling, Vec::new(), 0, &Machine::probe()?)?;
+        let config = Config::resolve(&cli.stream.sampling, Vec::new(), 0, &Machine::probe()?)?;
         let mut ms = Vec::with_capacity(ROUNDS);
         let mut loaded = None;
         for _ in 0..ROUNDS {

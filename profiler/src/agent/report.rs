@@ -89,6 +89,7 @@ impl Sampling<'_> {
         live.tell(Vitals {
             lost: Lost { agent_behind: self.behind.sum(), ..lost },
             cpu: kernel::cpu_time() + of_parsers.sum::<Duration>(),
+            is_behind: self.sender.is_waiting(),
             memory_bytes: memory.agent.bytes().saturating_add(memory.parsers.bytes()),
         });
     }

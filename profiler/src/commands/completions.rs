@@ -47,6 +47,7 @@ mod tests {
             "__fish_profiler_needs_command",
             "__fish_profiler_using_subcommand record",
             "__fish_profiler_using_subcommand stat",
+            "__fish_profiler_using_subcommand top",
         ] {
             // Those that the lines above use.
             let line = format!(r#"complete -c profiler -n "{condition}" -s p -l pid -"#);

@@ -64,7 +64,7 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     reports.extend(open.then_some(Report::Samples(&html::FORMAT)));
     let hottest = table::Options { rows: Some(HOTTEST), ..table::Options::default() };
     reports.extend((!stderr::is_quiet()).then_some(Report::Top(hottest)));
-    let mut session = Session::prepare(sampling, reports, verbose)?;
+    let mut session = Session::prepare(&sampling, reports, verbose)?;
 
     let (mut sinks, mut replacements) = (Vec::new(), Vec::new());
     for output in &outputs {

@@ -29,11 +29,11 @@ pub(super) struct Session {
 impl Session {
     /// Checks whether the run is possible. If it is, signals no longer end the process: what the caller makes for the
     /// run is not left behind.
-    pub(super) fn prepare(args: SamplingArgs, reports: Vec<Report>, verbose: u8) -> Result<Self> {
+    pub(super) fn prepare(args: &SamplingArgs, reports: Vec<Report>, verbose: u8) -> Result<Self> {
         limits::require_open_files()?;
         limits::memory::require()?;
         let strict = args.strict;
-        let config = Config::resolve(&args, reports, verbose, &Machine::probe()?)?;
+        let config = Config::resolve(args, reports, verbose, &Machine::probe()?)?;
         privileges::require()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::system("cannot set up epoll", error))?;

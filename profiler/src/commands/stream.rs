@@ -33,7 +33,7 @@ pub(super) fn run(args: StreamArgs, verbose: u8) -> Result<()> {
     let is_asked = args.top.is_some() || sampling.duration.is_some() || path.is_some();
     let has_hint = !is_asked && args.format == <&Format>::default() && stdout().is_terminal();
     refuse_terminal(args.format, path.as_deref())?;
-    let session = Session::prepare(sampling, vec![report], verbose)?;
+    let session = Session::prepare(&sampling, vec![report], verbose)?;
     let sink = Sink::open(path.as_deref())?;
     if has_hint {
         stderr::notice(

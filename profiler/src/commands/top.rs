@@ -25,10 +25,10 @@ use crate::{
 const FILES_FOR_OTHERS: CapabilitySet = FILES_OF_OTHERS.union(CapabilitySet::CHOWN);
 
 /// Samples and shows that until the user or a signal ends it, and prints the ledger.
-pub(super) fn run(args: TopArgs, verbose: u8) -> Result<()> {
+pub(super) fn run(args: &TopArgs, verbose: u8) -> Result<()> {
     top::Prepared::check()?;
     let invoker = Invoker::find();
-    let mut session = Session::prepare(args.sampling, Vec::new(), verbose)?;
+    let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
     // The command lines of processes, and what they run in, are shown.
     session.config.process.metadata = true;
     if invoker.is_some() {

@@ -1,5 +1,7 @@
 //! The lines at the top: what is sampled, what the CPUs do, what was lost, and what was chosen.
 
+use std::time::Duration;
+
 use profiler_profile::live::Span;
 use ratatui_core::style::{Color, Style};
 
@@ -70,6 +72,11 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, app: &App, model: &Model) -> u16 {
         let why = why.word().replace('_', " ");
         let text = format!("cut {} ({why})  ", share(cut, model.snapshot.in_window));
         x = canvas.put(x, y, right.saturating_sub(x), &text, Style::new());
+    }
+    // What is usual on the way from the ring is not worth a word.
+    if model.snapshot.behind >= Duration::from_secs(2) {
+        let text = format!("names {} behind  ", time(model.snapshot.behind));
+        x = canvas.put(x, y, right.saturating_sub(x), &text, looks.bad());
     }
     if !model.snapshot.short_of.is_zero() {
         let text = format!("{} less: --max-memory", time(model.snapshot.short_of));

@@ -78,7 +78,7 @@ impl Model {
     /// Takes what was sampled.
     pub(super) fn take(&mut self, mut snapshot: Snapshot) {
         let lines = std::mem::take(&mut snapshot.lines);
-        self.stacks = Stacks::of(Snapshot { lines, ..Snapshot::default() });
+        self.stacks.take(Snapshot { lines, ..Snapshot::default() });
         self.snapshot = snapshot;
     }
 
@@ -211,7 +211,10 @@ impl Model {
             app.place().row = 0;
             return;
         };
-        let found = (0..self.rows()).find(|row| self.row(*row).as_ref() == Some(&chosen));
+        // Most often it has not moved.
+        let row = app.place().row;
+        let is_there = |row: &usize| self.row(*row).as_ref() == Some(&chosen);
+        let found = Some(row).filter(is_there).or_else(|| (0..self.rows()).find(is_there));
         if let Some(row) = found {
             app.place().row = row;
         }

@@ -1,6 +1,6 @@
 //! What is on the screen, of a run that is always the same.
 //!
-//! The pictures are in `golden`. To make them anew: `PROFILER_GOLDEN=write cargo test -p profiler --lib top`; then look
+//! The pictures are in `tests/screens`. To make them anew: `PROFILER_GOLDEN=write cargo test -p profiler --lib top`; then look
 //! at them.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
@@ -113,7 +113,9 @@ fn samples() -> Vec<Sample> {
 
 fn window() -> Window {
     let mut window = Window::new(Duration::from_secs(10), 1 << 20, 0);
-    samples().iter().for_each(|it| window.add(&Row::from(it)));
+    for it in &samples() {
+        window.add(&Row::from(it));
+    }
     window
 }
 
@@ -137,6 +139,7 @@ fn model(cpus: u64) -> Model {
         lost: Lost { ring_full: 3, ..Lost::default() },
         cpu: Duration::from_secs(1),
         memory_bytes: 45 << 20,
+        is_behind: false,
     };
     model.own_cpu = Some(0.012);
     model.take(window().snapshot(Span::Window, 2_000_000_000));
@@ -174,7 +177,7 @@ fn text(buffer: &Buffer) -> String {
 
 /// Compares a picture with the one that is kept.
 fn check(name: &str, text: &str) {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/golden").join(name);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/screens").join(name);
     if std::env::var_os("PROFILER_GOLDEN").is_some() {
         fs::write(&golden, text).unwrap();
     }

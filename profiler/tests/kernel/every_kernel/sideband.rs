@@ -210,7 +210,7 @@ fn records_for_others_have_no_flag_of_a_build_id() {
 #[ignore = "needs root: cargo xtask test"]
 fn an_ebpf_program_is_a_kernel_symbol() {
     let config =
-        Config::resolve(SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
+        Config::resolve(&SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
             .unwrap();
     let mut sideband = Sideband::open(&online(), RING_BYTES).unwrap();
     let _program = load::Program::load(&config.program, &[load::SlotSettings::default()]).unwrap();

@@ -185,7 +185,7 @@ fn a_cpu_that_was_not_asked_for_may_go_and_come() {
 #[ignore = "needs root: cargo xtask test"]
 fn a_dead_event_is_replaced() {
     let config =
-        Config::resolve(SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
+        Config::resolve(&SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
             .unwrap();
     let settings = [load::SlotSettings::default()];
     let slot = load::Program::load(&config.program, &settings).unwrap().slots.remove(0);

@@ -41,7 +41,7 @@ fn name(symbolizer: &mut Symbolizer, address: u64) -> Frame {
 #[ignore = "needs root: cargo xtask test"]
 fn the_kernel_tells_what_it_lists() {
     let config =
-        Config::resolve(SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
+        Config::resolve(&SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
             .unwrap();
     let program = Program::load(&config.program, &[SlotSettings::default()]).unwrap();
     let Some(names) = program.kernel_names else {
