@@ -28,6 +28,8 @@ mod crowd;
 mod fixed_record;
 #[path = "../tests/kernel/interrupts.rs"]
 mod interrupts;
+#[path = "sampling/jit.rs"]
+mod jit;
 #[path = "sampling/kernel.rs"]
 mod kernel;
 #[path = "sampling/load.rs"]

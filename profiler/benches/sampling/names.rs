@@ -19,7 +19,7 @@ use profiler::{
 use profiler_events::Attr;
 use serde::Serialize;
 
-use crate::{Bench, Result, agent::Agent, brief::Load};
+use crate::{Bench, Result, agent::Agent, brief::Load, jit::Jit};
 
 /// How many programs start processes one after another when many are wanted.
 const CROWD: usize = 2;
@@ -36,6 +36,7 @@ const SYMBOL_CACHE: usize = 256 << 20;
 pub(crate) struct Names {
     crowd: Crowd,
     throughput: Throughput,
+    jit: Jit,
 }
 
 /// The agent while processes come and go as fast as they can.
@@ -68,7 +69,7 @@ impl Names {
     pub(crate) fn measure(bench: &Bench) -> Result<Self> {
         eprintln!("starting many processes, and finding names ...");
         let crowd = Crowd::measure(&bench.agent, &bench.brief)?;
-        Ok(Self { crowd, throughput: Throughput::measure()? })
+        Ok(Self { crowd, throughput: Throughput::measure()?, jit: Jit::measure()? })
     }
 
     pub(crate) fn write(&self, text: &mut String) -> std::fmt::Result {
@@ -94,7 +95,8 @@ impl Names {
             of.grown_mib,
             of.parser_seconds,
             of.parser_mib
-        )
+        )?;
+        self.jit.write(text)
     }
 }
 
@@ -193,7 +195,7 @@ impl Memory {
 }
 
 /// CPU time of this thread, in seconds.
-fn thread_cpu() -> Result<f64> {
+pub(crate) fn thread_cpu() -> Result<f64> {
     let cpu = fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(cpu.split_whitespace().next().ok_or("no CPU time")?.parse::<f64>()? / 1e9)
 }
