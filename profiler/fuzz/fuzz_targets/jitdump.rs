@@ -2,7 +2,7 @@
 //! error.
 #![no_main]
 
-use profiler::symbolize::jitdump::JitDump;
+use profiler::parser::jit::jitdump::JitDump;
 
 libfuzzer_sys::fuzz_target!(|input: (bool, u8, &[u8])| {
     let (with_header, cut, bytes) = input;

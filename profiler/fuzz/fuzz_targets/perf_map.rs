@@ -1,7 +1,7 @@
 //! Any bytes give functions in which addresses are found.
 #![no_main]
 
-use profiler::symbolize::perf_map::PerfMap;
+use profiler::parser::jit::perf_map::PerfMap;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut map = PerfMap::default();

@@ -4,7 +4,10 @@ use profiler_common::build_id::BuildId;
 use profiler_symbols::{self as symbols, AltLink, Malformed};
 use profiler_unwind::{NoTable, Standalone, report::Unreported, standalone};
 
-use super::message::{Answer, FoundIn, Loaded, decoded};
+use super::{
+    jit,
+    message::{Answer, FoundIn, Loaded, decoded},
+};
 
 /// Most bytes of an answer with a table: its head comes first.
 pub(super) const MAX_TABLE_BYTES: usize = standalone::MAX_BYTES + 64;
@@ -66,6 +69,32 @@ pub(super) fn found(bytes: &[u8], wanted: &[(u64, Vec<u64>)]) -> Option<Vec<Opti
     };
     let is_whole = found.len() == wanted.len() && found.iter().zip(wanted).all(is_answered);
     is_whole.then_some(found)
+}
+
+/// What was taken of this text.
+pub(super) fn taken_jit(bytes: &[u8], text: &jit::Text) -> Option<jit::Taken> {
+    let Answer::TakenJit(taken) = decoded(bytes)? else { return None };
+    let there = match text.kind {
+        jit::Kind::PerfMap => text.bytes.len() as u64,
+        jit::Kind::Jitdump => text.behind,
+    };
+    (taken.bytes <= there).then_some(taken)
+}
+
+/// What was found at these addresses; `Some(None)` if the process holds nothing there.
+#[allow(clippy::option_option, reason = "an answer of nothing is not nonsense")]
+pub(super) fn found_jit(bytes: &[u8], addresses: &[u64]) -> Option<Option<Vec<jit::Found>>> {
+    let Answer::FoundJit(found) = decoded(bytes)? else { return None };
+    let Some(found) = found else { return Some(None) };
+    let is_sane = |(found, address): (&jit::Found, &u64)| {
+        let is_function = |it: &jit::Function| {
+            it.start <= found.first && (1..=jit::MAX_NAME).contains(&it.name.len())
+        };
+        (found.first..=found.last).contains(address)
+            && found.function.as_ref().is_none_or(is_function)
+    };
+    let is_whole = found.len() == addresses.len() && found.iter().zip(addresses).all(is_sane);
+    is_whole.then_some(Some(found))
 }
 
 pub(super) fn done(bytes: &[u8]) -> Option<()> {

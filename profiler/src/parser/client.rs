@@ -209,6 +209,23 @@ impl Parser {
         self.bars.bar(what, owner_of(file), took, failure.into(), &name_of(file));
     }
 
+    /// Whether what is not a mapped file may be parsed: it was not given up, nor was this user.
+    pub(crate) fn may_parse(&self, what: Subject, owner: u32) -> bool {
+        self.bars.may_parse(what, owner).is_ok()
+    }
+
+    /// Gives up what is not a mapped file and has this name, after this failure.
+    pub(crate) fn give_up(
+        &self,
+        what: Subject,
+        owner: u32,
+        took: Duration,
+        failure: Failure,
+        name: &str,
+    ) {
+        self.bars.bar(what, owner, took, failure.into(), name);
+    }
+
     /// The number of the process that runs now, counted from the first one. What an earlier one held is gone
     /// with it.
     pub(crate) fn generation(&mut self) -> Result<u64, Refusal> {

@@ -14,6 +14,7 @@ use profiler_unwind::{Rules, Standalone, Table, report};
 use serde::Serialize;
 
 use super::{
+    jit::JitNames,
     message::{Answer, Request, TableParts},
     symbol_files::{self, SymbolFiles},
 };
@@ -21,13 +22,23 @@ use super::{
 /// The parts of a message, to be sent one after the other.
 pub(super) type Reply = Vec<Vec<u8>>;
 
-/// Answers requests, and keeps the files whose symbols were loaded.
+/// The names of JIT code may take one part in so many of the process's memory.
+const JIT_SHARE: usize = 4;
+
+/// Answers requests, and keeps the files whose symbols were loaded, and names of JIT code.
 #[derive(Default)]
 pub(super) struct FrontDoor {
     held: SymbolFiles,
+    jit: JitNames,
 }
 
 impl FrontDoor {
+    /// One in a process that may allocate so much.
+    pub(super) fn within(memory_bytes: u64) -> Self {
+        let memory_bytes = usize::try_from(memory_bytes).unwrap_or(usize::MAX);
+        Self { jit: JitNames::within(memory_bytes / JIT_SHARE), ..Self::default() }
+    }
+
     /// Answers a request. A panic of a parser costs this answer only.
     ///
     /// # Errors
@@ -55,6 +66,14 @@ impl FrontDoor {
                 self.held.supply(*file, *dwo, image.as_ref())
             }
             Request::Forget(files) => self.held.forget(files),
+            Request::TakeJit(text) => Answer::TakenJit(self.jit.take(text)),
+            Request::FindJit { process, addresses } => {
+                Answer::FoundJit(self.jit.find(*process, addresses))
+            }
+            Request::ForgetJit(processes) => {
+                self.jit.forget(processes);
+                Answer::Done
+            }
             Request::Probe(probe) => Answer::Probed(probe.run()),
             #[cfg(test)]
             #[allow(clippy::panic)]

@@ -4,7 +4,7 @@ use profiler_symbols as symbols;
 use profiler_unwind::{NoTable, report::Unreported};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{probe::Probe, sandbox::Step};
+use super::{jit, probe::Probe, sandbox::Step};
 
 /// The first message of a parser process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +32,12 @@ pub(super) enum Request {
     Supply { file: u64, dwo: u64 },
     /// Frees loaded files.
     Forget(Vec<u64>),
+    /// Takes names of JIT code from what a process has written.
+    TakeJit(jit::Text),
+    /// What is at these addresses of a process in JIT code.
+    FindJit { process: u64, addresses: Vec<u64> },
+    /// Frees the names of JIT code of processes.
+    ForgetJit(Vec<u64>),
     /// Tries something that must not work.
     Probe(Probe),
     #[cfg(test)]
@@ -50,6 +56,9 @@ pub(super) enum Answer {
     Loaded(Option<Loaded>),
     /// For each file what is at its offsets; `None` if it is not loaded.
     Found(Vec<Option<FoundIn>>),
+    TakenJit(jit::Taken),
+    /// In the order of the addresses; `None` if nothing of the process was read.
+    FoundJit(Option<Vec<jit::Found>>),
     /// The request was carried out.
     Done,
     /// That it worked, or its error number.

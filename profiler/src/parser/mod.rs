@@ -9,7 +9,8 @@
 //! behind one [front door](front_door), and the agent checks its [answers].
 //!
 //! An unwind table takes one request per file. Files that names are looked up in stay [loaded](symbol_files)
-//! in the process, since they are [asked about](symbols) again and again.
+//! in the process, since they are [asked about](symbols) again and again. So do the names of [JIT code](jit), which
+//! the agent reads as bytes, since its files grow.
 //!
 //! Each thread has a parser process of its own, so that none waits for another's requests.
 
@@ -20,6 +21,7 @@ mod client;
 mod front_door;
 #[cfg(any(test, fuzzing))]
 pub mod in_process;
+pub mod jit;
 mod message;
 mod patience;
 pub(crate) mod probe;
@@ -35,6 +37,9 @@ pub use self::{bars::Bars, client::Parser};
 pub(crate) use self::{
     bars::Subject,
     client::Refusal,
+    jit::{
+        Found as JitFound, Kind as JitKind, STEP as JIT_STEP, Taken as JitTaken, Text as JitText,
+    },
     message::{FoundIn, Load},
     process::{Budget, Failure},
 };

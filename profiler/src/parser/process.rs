@@ -51,7 +51,7 @@ pub(crate) struct Budget {
 }
 
 /// Why there is no answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The process ended, in this way.
     Ended(String),

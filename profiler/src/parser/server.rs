@@ -35,7 +35,7 @@ pub(super) fn run(memory_bytes: u64, role: Option<Role>) -> io::Result<()> {
     wire::send(socket, &[&hello.ok_or(io::ErrorKind::InvalidData)?], &[])?;
     // The message of a panic would go nowhere, and a backtrace would open files.
     panic::set_hook(Box::new(|_| {}));
-    let mut door = FrontDoor::default();
+    let mut door = FrontDoor::within(memory_bytes);
     while let Some(Incoming { bytes, files }) = receive(socket)? {
         if let Some(priority) = &mut priority {
             priority.renew();

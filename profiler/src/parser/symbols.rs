@@ -1,4 +1,4 @@
-//! The requests of the naming thread: load files, and look up names in them.
+//! The requests of the naming thread: load files, and look up names in them; the same for JIT code.
 
 use std::{
     fs::File,
@@ -10,6 +10,7 @@ use profiler_symbols::{AltLink, Malformed};
 use super::{
     answers::{self, MAX_FOUND_BYTES, MAX_LOADED_BYTES},
     client::{Parser, Refusal},
+    jit,
     message::{FoundIn, Load, Loaded, Request},
     process::Failure,
     wire::MAX_FILES,
@@ -50,6 +51,34 @@ impl Parser {
     pub(crate) fn forget(&mut self, files: Vec<u64>) {
         if !files.is_empty() {
             let _ = self.ask_process(&Request::Forget(files), &[], MAX_LOADED_BYTES, answers::done);
+        }
+    }
+
+    /// Has the process take names of JIT code from what is new in a file.
+    pub(crate) fn take_jit(&mut self, text: jit::Text) -> Asked<jit::Taken> {
+        let request = Request::TakeJit(text);
+        let Request::TakeJit(text) = &request else { return Err(Refusal::Unavailable) };
+        let check = |bytes: &[u8]| answers::taken_jit(bytes, text);
+        self.ask_process(&request, &[], MAX_LOADED_BYTES, check)
+    }
+
+    /// What is at these addresses of a process in JIT code; `None` if this process holds nothing of it.
+    pub(crate) fn find_jit(
+        &mut self,
+        process: u64,
+        addresses: Vec<u64>,
+    ) -> Asked<Option<Vec<jit::Found>>> {
+        let request = Request::FindJit { process, addresses };
+        let Request::FindJit { addresses, .. } = &request else { return Err(Refusal::Unavailable) };
+        let check = |bytes: &[u8]| answers::found_jit(bytes, addresses);
+        self.ask_process(&request, &[], MAX_FOUND_BYTES, check)
+    }
+
+    /// Frees the names of JIT code of processes. If the process fails, they are gone with it.
+    pub(crate) fn forget_jit(&mut self, processes: Vec<u64>) {
+        if !processes.is_empty() {
+            let request = Request::ForgetJit(processes);
+            let _ = self.ask_process(&request, &[], MAX_LOADED_BYTES, answers::done);
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
     debuginfod::Debuginfod,
     elf::{self, ElfFiles, Mapped as MappedCode, Unread},
     found,
-    jit::JitNames,
+    jit::{JitNames, With},
     kernel_symbols::{Found, KernelSymbols},
     names::Names,
 };
@@ -331,11 +331,14 @@ impl Symbolizer {
 
     /// Looks up at once what is not known of a stack's addresses, which lie in files.
     fn prefetch(&mut self, process: &Process, addresses: &[Address], time_ns: u64) {
-        let mut wanted = Vec::new();
+        let (mut wanted, mut jit) = (Vec::new(), Vec::new());
         for &address in addresses {
             let back = address.lookup_back();
-            if let Some(mapping) = process.space.find(address.lookup(), time_ns)
-                && let Backing::File(file) = &mapping.backing
+            let Some(mapping) = process.space.find(address.lookup(), time_ns) else { continue };
+            if mapping.backing == Backing::Anonymous || is_memory_name(&mapping.name) {
+                jit.push(address.lookup());
+            }
+            if let Backing::File(file) = &mapping.backing
                 && let Some(key) = file.key()
             {
                 let offset = mapping.file_offset_of(address.value);
@@ -347,12 +350,15 @@ impl Symbolizer {
             }
         }
         self.files.prefetch(&mut self.parser, &wanted);
+        let with = With { parser: &mut self.parser, interned: &mut self.names };
+        self.jit.prefetch(with, process, &jit);
     }
 
     /// JIT code, of which the process itself says the names. They are not cached here:
     /// other code may take its place.
     fn jit(&mut self, process: &Process, mapping: &Mapped, address: Address) -> Arc<[Frame]> {
-        let (start, symbol, origin) = match self.jit.find(process, address.lookup()) {
+        let with = With { parser: &mut self.parser, interned: &mut self.names };
+        let (start, symbol, origin) = match self.jit.find(with, process, address.lookup()) {
             Ok(found) => found,
             Err(origin) => {
                 // The process may still write the name of what it has just made.

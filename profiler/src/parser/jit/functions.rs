@@ -7,7 +7,7 @@ const LIMIT_FUNCTIONS: usize = 1 << 20;
 /// The most bytes of their names.
 const LIMIT_BYTES: usize = 64 << 20;
 /// The most bytes of a name that are kept.
-pub(super) const LIMIT_NAME: usize = 4 << 10;
+pub(crate) const LIMIT_NAME: usize = 4 << 10;
 
 /// A function, or what others have left of it.
 #[derive(Clone, Debug)]
@@ -18,15 +18,40 @@ struct Piece {
     name: Arc<str>,
 }
 
+/// What a piece takes: a tree's nodes are at least half full, and a name has its counts and the allocator's share.
+const ENTRY_BYTES: usize = 2 * size_of::<(u64, Piece)>() + 32;
+
+/// Addresses of which the same holds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Span<'a> {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    /// Start and name of the function that is there.
+    pub(super) function: Option<(u64, &'a Arc<str>)>,
+}
+
 /// Functions by address. Where two overlap, the one that came later holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Functions {
     /// By their first address.
     pieces: BTreeMap<u64, Piece>,
     name_bytes: usize,
+    /// What all may take.
+    limit_bytes: usize,
+}
+
+impl Default for Functions {
+    fn default() -> Self {
+        Self { pieces: BTreeMap::new(), name_bytes: 0, limit_bytes: usize::MAX }
+    }
 }
 
 impl Functions {
+    /// Sets what all of them may take from here on.
+    pub(super) fn limit(&mut self, bytes: usize) {
+        self.limit_bytes = bytes;
+    }
+
     /// Adds a function. What is not UTF-8 in its name is replaced. Beyond the limits it is left out,
     /// but what was known of its addresses before no longer holds.
     pub(super) fn add(&mut self, start: u64, size: u64, name: &[u8]) {
@@ -49,10 +74,24 @@ impl Functions {
         (address < piece.end).then(|| (piece.start, Arc::clone(&piece.name)))
     }
 
+    /// What is at an address, and how far around it the same holds.
+    pub(super) fn span(&self, address: u64) -> Span<'_> {
+        let before = self.pieces.range(..=address).next_back();
+        if let Some((&first, piece)) = before.filter(|(_, piece)| address < piece.end) {
+            let function = Some((piece.start, &piece.name));
+            return Span { first, last: piece.end.saturating_sub(1), function };
+        }
+        let behind = address.checked_add(1).and_then(|it| self.pieces.range(it..).next());
+        Span {
+            first: before.map_or(0, |(_, piece)| piece.end),
+            last: behind.map_or(u64::MAX, |(start, _)| start.saturating_sub(1)),
+            function: None,
+        }
+    }
+
     /// The memory it takes, about.
     pub(super) fn bytes(&self) -> usize {
-        // A tree's nodes are at least half full, and a name has its counts and the allocator's share.
-        self.pieces.len() * (2 * size_of::<(u64, Piece)>() + 32) + self.name_bytes
+        self.pieces.len() * ENTRY_BYTES + self.name_bytes
     }
 
     fn set(&mut self, start: u64, size: u64, name: Arc<str>) {
@@ -82,7 +121,11 @@ impl Functions {
 
     fn put(&mut self, from: u64, piece: Piece) {
         let name_bytes = self.name_bytes + piece.name.len();
-        if self.pieces.len() < LIMIT_FUNCTIONS && name_bytes <= LIMIT_BYTES {
+        let bytes = (self.pieces.len() + 1) * ENTRY_BYTES + name_bytes;
+        if self.pieces.len() < LIMIT_FUNCTIONS
+            && name_bytes <= LIMIT_BYTES
+            && bytes <= self.limit_bytes
+        {
             self.name_bytes = name_bytes;
             self.pieces.insert(from, piece);
         }
@@ -167,7 +210,14 @@ mod tests {
                 plain[to..to + size].fill(known.map(|(_, n)| (to, n)));
             }
             for (address, expected) in plain.into_iter().enumerate() {
-                let found = functions.find(address as u64);
+                let address = address as u64;
+                let found = functions.find(address);
+                let span = functions.span(address);
+                prop_assert!((span.first..=span.last).contains(&address));
+                prop_assert_eq!(span.function.map(|(start, name)| (start, name.clone())), found.clone());
+                for end in [span.first, span.last] {
+                    prop_assert_eq!(functions.find(end), found.clone());
+                }
                 let found = found.map(|(start, name)| (start, name.parse().unwrap()));
                 prop_assert_eq!(found, expected.map(|(start, n)| (start as u64, n)));
             }

@@ -7,15 +7,11 @@
 //! linux-perf-data has a reader, too. It panics at a header of 4096 bytes and takes a record's own word
 //! for its size, be it less than its head or 4 GiB, which it then holds in memory.
 
-use std::{fs::File, io, sync::Arc};
+use std::sync::Arc;
 
-use super::{
-    functions::{Functions, LIMIT_NAME},
-    owner::Owner,
-    tail_reader::TailReader,
-};
-use crate::process::space::Mapped;
-use crate::procfs::maps::{Backing, Mapping};
+use serde::{Deserialize, Serialize};
+
+use super::functions::{Functions, LIMIT_NAME, Span};
 
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
@@ -37,11 +33,8 @@ const LOAD_BYTES: usize = PREFIX_BYTES + 40;
 const HEAD_BYTES: usize = LOAD_BYTES + LIMIT_NAME;
 
 /// Why a file can't be read as a jitdump.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Problem {
-    /// It can't be read at all.
-    #[error(transparent)]
-    Io(#[from] io::Error),
     /// It begins with something else.
     #[error("it does not begin like a jitdump")]
     Magic,
@@ -75,52 +68,18 @@ enum Next {
 #[derive(Debug, Default)]
 pub struct JitDump {
     functions: Functions,
-    tail: TailReader,
     next: Next,
 }
 
 impl JitDump {
-    /// The mapping by which a process tells where its file is. Its name has the number by which the
-    /// process, or the one that it was forked from, knows itself; any will do, since the process
-    /// itself has mapped it.
-    #[must_use]
-    pub fn marker_in<F>(mappings: &[Mapping<F>]) -> Option<&Mapping<F>> {
-        mappings.iter().find(|mapping| {
-            let path = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
-            let file = path.rsplit('/').next().unwrap_or(path);
-            let number = file.strip_prefix("jit-").and_then(|rest| rest.strip_suffix(".dump"));
-            let is_number = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
-            matches!(mapping.backing, Backing::File(_)) && number.is_some_and(is_number)
-        })
+    /// Sets what its names may take from here on.
+    pub(super) fn limit(&mut self, bytes: usize) {
+        self.functions.limit(bytes);
     }
 
-    /// The file of a process, which tells where it is. However old, it is not that of another process
-    /// with the same id: this one has mapped it, or was forked from the one that has.
-    pub(super) fn open<'a>(owner: &Owner, mappings: &'a [Mapped]) -> Option<&'a File> {
-        let Backing::File(file) = &Self::marker_in(mappings)?.backing else { return None };
-        file.file().filter(|file| owner.owns(file))
-    }
-
-    /// Reads a step of what is new in the file. Says whether that was all of it: until then, a
-    /// function may be found whose place another has taken.
-    pub(super) fn read_on(&mut self, file: &File) -> Result<bool, Problem> {
-        if !self.tail.goes_on_in(file)? {
-            *self = Self { tail: TailReader::begin(file, 0)?, ..Self::default() };
-        }
-        if matches!(self.next, Next::Nothing | Next::Unknown) {
-            return Ok(true);
-        }
-        let behind = file.metadata()?.len().saturating_sub(self.tail.offset);
-        let bytes = self.tail.next(file)?;
-        let is_first = self.next == Next::Header;
-        let taken = self.take(&bytes, behind).inspect_err(|_| self.next = Next::Unknown);
-        // The header has the time when the file was made.
-        if is_first && let Some(header) = bytes.get(..HEADER_BYTES) {
-            self.tail.remember(0, header);
-        }
-        let taken = taken?;
-        self.tail.offset = self.tail.offset.saturating_add(taken);
-        Ok(taken == 0 || taken >= behind || self.next == Next::Nothing)
+    /// Takes what comes next in the file, as [`take`](Self::take). After a problem nothing more is taken.
+    pub(super) fn take_step(&mut self, bytes: &[u8], behind: u64) -> Result<u64, Problem> {
+        self.take(bytes, behind).inspect_err(|_| self.next = Next::Unknown)
     }
 
     /// Takes the records whose heads stand in the bytes, as far as they are complete in a file that
@@ -171,6 +130,11 @@ impl JitDump {
         }
     }
 
+    /// Whether nothing that comes is read any more.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.next, Next::Nothing | Next::Unknown)
+    }
+
     /// Whether reading has ended where something else stands than a jitdump has.
     pub(super) fn is_malformed(&self) -> bool {
         self.next == Next::Unknown
@@ -179,6 +143,11 @@ impl JitDump {
     /// The memory it takes, about.
     pub(super) fn bytes(&self) -> usize {
         self.functions.bytes()
+    }
+
+    /// What is at an address, and how far around it the same holds.
+    pub(super) fn span(&self, address: u64) -> Span<'_> {
+        self.functions.span(address)
     }
 
     /// Start and name of the function that holds the address.
@@ -226,11 +195,9 @@ fn number32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{super::tail_reader::STEP, *};
-    use crate::procfs::maps;
+pub(crate) mod tests {
+    use super::*;
     use proptest::prelude::*;
-    use std::os::unix::fs::FileExt as _;
 
     fn header_with(magic: u32, version: u32, size: u32, machine: u32) -> Vec<u8> {
         let mut bytes: Vec<u8> =
@@ -239,11 +206,11 @@ mod tests {
         bytes
     }
 
-    fn header() -> Vec<u8> {
+    pub(crate) fn header() -> Vec<u8> {
         header_with(MAGIC, 1, 40, MACHINE)
     }
 
-    fn record(kind: u32, body: &[u8]) -> Vec<u8> {
+    pub(crate) fn record(kind: u32, body: &[u8]) -> Vec<u8> {
         let size = u32::try_from(PREFIX_BYTES + body.len()).unwrap();
         [&kind.to_ne_bytes(), &size.to_ne_bytes(), &[0; 8][..], body].concat()
     }
@@ -252,7 +219,7 @@ mod tests {
         numbers.iter().flat_map(|it| it.to_ne_bytes()).collect()
     }
 
-    fn load(start: u64, size: u64, name: &[u8], code: &[u8]) -> Vec<u8> {
+    pub(crate) fn load(start: u64, size: u64, name: &[u8], code: &[u8]) -> Vec<u8> {
         record(CODE_LOAD, &[&numbers(&[0, start, start, size, 7]), name, &[0], code].concat())
     }
 
@@ -267,12 +234,13 @@ mod tests {
         dump
     }
 
-    fn name(dump: &JitDump, address: u64) -> Option<String> {
-        dump.find(address).map(|(_, name)| name.to_string())
+    /// One that has a function there.
+    pub(crate) fn with_function(start: u64, size: u64, name: &[u8]) -> JitDump {
+        read(&[load(start, size, name, &[])])
     }
 
-    fn read_on(dump: &mut JitDump, file: &File) {
-        while !dump.read_on(file).unwrap() {}
+    fn name(dump: &JitDump, address: u64) -> Option<String> {
+        dump.find(address).map(|(_, name)| name.to_string())
     }
 
     #[test]
@@ -331,92 +299,10 @@ mod tests {
 
     #[test]
     fn a_problem_is_told_once() {
-        let file = tempfile::tempfile().unwrap();
-        file.write_all_at(&[0x7f; 40], 0).unwrap();
         let mut dump = JitDump::default();
-        assert!(matches!(dump.read_on(&file), Err(Problem::Magic)));
-        assert!(dump.read_on(&file).unwrap());
-    }
-
-    #[test]
-    fn reads_on_as_the_file_grows() {
-        let file = tempfile::tempfile().unwrap();
-        let mut dump = JitDump::default();
-        let first = [header(), load(0x1000, 0x10, b"first", &[0xcc; 0x10])].concat();
-        let whole = [&*first, &load(0x2000, 0x10, b"second", &[0xcc; 0x10])].concat();
-        for (at, byte) in whole.iter().enumerate() {
-            assert_eq!(name(&dump, 0x1000).is_some(), at >= first.len(), "at {at}");
-            assert_eq!(name(&dump, 0x2000), None, "at {at}");
-            file.write_all_at(&[*byte], at as u64).unwrap();
-            read_on(&mut dump, &file);
-        }
-        assert_eq!(name(&dump, 0x2000).as_deref(), Some("second"));
-        // Room for what comes.
-        file.set_len(whole.len() as u64 + 4096).unwrap();
-        read_on(&mut dump, &file);
-        file.write_all_at(&load(0x3000, 1, b"third", &[]), whole.len() as u64).unwrap();
-        read_on(&mut dump, &file);
-        assert_eq!(name(&dump, 0x3000).as_deref(), Some("third"));
-    }
-
-    #[test]
-    fn reads_anew_what_was_written_anew() {
-        let file = tempfile::tempfile().unwrap();
-        let mut dump = JitDump::default();
-        file.write_all_at(&[header(), load(0x1000, 0x10, b"first", &[])].concat(), 0).unwrap();
-        read_on(&mut dump, &file);
-        let mut other = header();
-        other[24] = 1;
-        let load = load(0x2000, 0x10, b"of another process", &[]);
-        file.write_all_at(&[other, load].concat(), 0).unwrap();
-        read_on(&mut dump, &file);
-        assert_eq!(name(&dump, 0x1000), None);
-        assert_eq!(name(&dump, 0x2000).as_deref(), Some("of another process"));
-    }
-
-    #[test]
-    fn skips_code_and_long_names() {
-        let file = tempfile::tempfile().unwrap();
-        let (mut dump, size) = (JitDump::default(), 3_u32 << 30);
-        let mut large = load(0x1000, 0x10, &[b'n'; 2 * HEAD_BYTES], &[]);
-        large[4..8].copy_from_slice(&size.to_ne_bytes());
-        let next = HEADER_BYTES as u64 + u64::from(size);
-        file.write_all_at(&[header(), large].concat(), 0).unwrap();
-        file.write_all_at(&load(0x2000, 0x10, b"behind", &[]), next).unwrap();
-        read_on(&mut dump, &file);
-        assert_eq!(name(&dump, 0x1000).map(|it| it.len()), Some(LIMIT_NAME));
-        assert_eq!(name(&dump, 0x2000).as_deref(), Some("behind"));
-    }
-
-    #[test]
-    fn a_step_is_bounded() {
-        let file = tempfile::tempfile().unwrap();
-        let step = usize::try_from(STEP).unwrap();
-        let records = record(4, &[]).repeat(3 * step / PREFIX_BYTES);
-        file.write_all_at(&[header(), records].concat(), 0).unwrap();
-        let mut dump = JitDump::default();
-        assert!(!dump.read_on(&file).unwrap());
-        assert!(dump.tail.offset <= STEP);
-        // As the file is truncated while it is read.
-        file.set_len(STEP / 2).unwrap();
-        read_on(&mut dump, &file);
-        assert!(dump.tail.offset <= STEP / 2);
-    }
-
-    #[test]
-    fn the_marker_has_the_files_name() {
-        let marker = |path: &str| {
-            let line = format!("1000-2000 r-xp 00000000 fe:00 12 {path}\n");
-            JitDump::marker_in(&maps::parse(line.as_bytes())).is_some()
-        };
-        assert!(marker("/tmp/jit-1.dump"));
-        assert!(marker("/home/a b/.debug/jit/llvm-IR-jit-20260101/jit-4711.dump (deleted)"));
-        for path in ["/tmp/jit-.dump", "/tmp/jit-1.dump/x", "/tmp/xjit-1.dump", "/tmp/jit-+1.dump"]
-        {
-            assert!(!marker(path), "{path}");
-        }
-        let anonymous = b"1000-2000 r-xp 00000000 00:00 0 /tmp/jit-1.dump\n";
-        assert!(JitDump::marker_in(&maps::parse(anonymous)).is_none());
+        assert_eq!(dump.take_step(&[0x7f; 40], 40), Err(Problem::Magic));
+        assert_eq!(dump.take_step(&header(), 40), Ok(0));
+        assert!(dump.is_malformed() && dump.is_over());
     }
 
     proptest! {

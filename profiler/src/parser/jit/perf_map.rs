@@ -3,27 +3,17 @@
 //! Format: <https://github.com/torvalds/linux/blob/v6.12/tools/perf/Documentation/jit-interface.txt>,
 //! a line `START SIZE name` a function, numbers in hex.
 
-use std::{fs::File, io, sync::Arc};
-
-use profiler_profile::frame::{Missing, Origin};
+use std::sync::Arc;
 
 use super::{
-    functions::Functions,
-    owner::Owner,
-    tail_reader::{STEP, TailReader},
+    STEP,
+    functions::{Functions, Span},
 };
-use crate::regular_file::Refusal;
-
-/// The most of a map that is read: its end, which holds where lines contradict each other.
-const LIMIT_BYTES: u64 = 64 << 20;
-/// So much of the last lines tells whether the file has been written anew.
-const WITNESS_BYTES: usize = 64;
 
 /// The functions that a process has named.
 #[derive(Debug, Default)]
 pub struct PerfMap {
     functions: Functions,
-    tail: TailReader,
     /// Whether reading goes on within a line whose beginning is not known.
     within_line: bool,
     /// Whether there was a line that can't be read.
@@ -31,41 +21,22 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// The map of a process: in its own `/tmp`, by the id that it has in its own pid namespace. One that
-    /// is older than the process is of another that had the id.
-    pub(super) fn open(owner: &Owner) -> Result<File, Origin> {
-        let file = owner.open(&format!("/tmp/perf-{}.map", owner.own_id));
-        let file = file.map_err(|refusal| match refusal {
-            Refusal::Leased => Origin::NoFile(Missing::Leased),
-            _ => Origin::NoMap,
-        })?;
-        if owner.is_younger_than(&file) { Err(Origin::OldMap) } else { Ok(file) }
+    /// Sets what its names may take from here on.
+    pub(super) fn limit(&mut self, bytes: usize) {
+        self.functions.limit(bytes);
     }
 
-    /// Reads a step of what is new in the file. Says whether that was all of it: until then, a
-    /// function may be found whose place another has taken.
-    pub(super) fn read_on(&mut self, file: &File) -> io::Result<bool> {
-        let bytes = file.metadata()?.len();
-        let is_behind = bytes.saturating_sub(self.tail.offset) > LIMIT_BYTES;
-        if is_behind || !self.tail.goes_on_in(file)? {
-            let offset = bytes.saturating_sub(LIMIT_BYTES);
-            let tail = TailReader::begin(file, offset)?;
-            *self = Self { tail, within_line: offset > 0, ..Self::default() };
-        }
-        let text = self.tail.next(file)?;
-        let is_all = (text.len() as u64) < STEP;
-        let mut taken = self.take(&text);
-        if taken == 0 && !is_all {
+    /// Takes what comes next in the file, and says how many bytes of it are done with. If it is cut, it begins
+    /// within a line.
+    pub(super) fn take_step(&mut self, text: &[u8], is_cut: bool) -> usize {
+        self.within_line |= is_cut;
+        let taken = self.take(text);
+        if taken == 0 && text.len() >= STEP {
             // No function has a line that long.
-            taken = text.len();
             self.within_line = true;
+            return text.len();
         }
-        if let Some(lines) = text.get(..taken).filter(|lines| !lines.is_empty()) {
-            let at = taken.saturating_sub(WITNESS_BYTES);
-            self.tail.remember(self.tail.offset + at as u64, lines.get(at..).unwrap_or_default());
-            self.tail.offset += taken as u64;
-        }
-        Ok(is_all)
+        taken
     }
 
     /// Takes the text's lines, as far as they are complete, and says how many bytes they are. A line
@@ -96,6 +67,11 @@ impl PerfMap {
         self.functions.bytes()
     }
 
+    /// What is at an address, and how far around it the same holds.
+    pub(super) fn span(&self, address: u64) -> Span<'_> {
+        self.functions.span(address)
+    }
+
     /// Start and name of the function that holds the address.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<(u64, Arc<str>)> {
@@ -120,11 +96,6 @@ fn number(digits: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::{
-        fs::{self, OpenOptions},
-        io::Write as _,
-        os::unix::fs::FileExt as _,
-    };
 
     fn map(text: &[u8]) -> PerfMap {
         let mut map = PerfMap::default();
@@ -138,11 +109,6 @@ mod tests {
 
     fn name(map: &PerfMap, address: u64) -> Option<String> {
         find(map, address).map(|(_, name)| name)
-    }
-
-    /// Reads what is new, in as many steps as it takes.
-    fn read_on(map: &mut PerfMap, file: &File) {
-        while !map.read_on(file).unwrap() {}
     }
 
     #[test]
@@ -177,87 +143,6 @@ mod tests {
     #[test]
     fn a_name_in_another_encoding_is_a_name() {
         assert_eq!(find(&map(b"10 10 caf\xe9\n"), 0x10), Some((0x10, "caf\u{fffd}".to_owned())));
-    }
-
-    #[test]
-    fn reads_only_what_is_new() {
-        let mut file = tempfile::tempfile().unwrap();
-        let mut map = PerfMap::default();
-        let filler = "nonsense ".repeat(WITNESS_BYTES);
-        write!(file, "1000 10 first\n{filler}\n2000 10 hal").unwrap();
-        read_on(&mut map, &file);
-        assert_eq!(name(&map, 0x1000).as_deref(), Some("first"));
-        assert_eq!(find(&map, 0x2000), None);
-        // What has been read does not change; that we don't see it if it does shows what is read.
-        file.write_all_at(b"x", 8).unwrap();
-        file.write_all(b"f\n3000 10 third\n").unwrap();
-        read_on(&mut map, &file);
-        assert_eq!(name(&map, 0x1000).as_deref(), Some("first"));
-        assert_eq!(name(&map, 0x2000).as_deref(), Some("half"));
-        assert_eq!(name(&map, 0x3000).as_deref(), Some("third"));
-    }
-
-    #[test]
-    fn reads_anew_what_was_written_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("map");
-        let mut map = PerfMap::default();
-        fs::write(&path, "1000 10 first\n").unwrap();
-        read_on(&mut map, &File::open(&path).unwrap());
-        // Shorter.
-        fs::write(&path, "2000 10 2nd\n").unwrap();
-        read_on(&mut map, &File::open(&path).unwrap());
-        assert_eq!(
-            (find(&map, 0x1000), find(&map, 0x2000)),
-            (None, Some((0x2000, "2nd".to_owned())))
-        );
-        // Longer, in the same inode.
-        fs::write(&path, "3000 10 third, of another length\n").unwrap();
-        read_on(&mut map, &File::open(&path).unwrap());
-        assert_eq!(find(&map, 0x2000), None);
-        assert_eq!(find(&map, 0x3000).unwrap().0, 0x3000);
-        // Another inode, with all of the former and more.
-        let mut text = fs::read(&path).unwrap();
-        text.extend(b"4000 10 fourth\n");
-        fs::rename(&path, dir.path().join("old")).unwrap();
-        text[0] = b'5';
-        fs::write(&path, &text).unwrap();
-        read_on(&mut map, &File::open(&path).unwrap());
-        assert_eq!((find(&map, 0x3000), find(&map, 0x5000).unwrap().0), (None, 0x5000));
-        // Nothing is left of it.
-        OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
-        read_on(&mut map, &File::open(&path).unwrap());
-        assert_eq!(map.bytes(), 0);
-    }
-
-    #[test]
-    fn reads_the_end_of_a_map_of_a_gigabyte() {
-        let file = tempfile::tempfile().unwrap();
-        let length = 1 << 30;
-        file.write_all_at(b"1000 10 first\n", 0).unwrap();
-        // The line in which reading begins is cut, and none.
-        file.write_all_at(b"\n1000 10 cut\n", length - LIMIT_BYTES - 4).unwrap();
-        file.write_all_at(b"\n2000 10 last\n", length - 14).unwrap();
-        let mut map = PerfMap::default();
-        let mut steps = 1;
-        while !map.read_on(&file).unwrap() {
-            steps += 1;
-        }
-        assert_eq!(steps, LIMIT_BYTES / STEP + 1);
-        assert_eq!((find(&map, 0x1000), find(&map, 0)), (None, None));
-        assert_eq!(name(&map, 0x2000).as_deref(), Some("last"));
-    }
-
-    #[test]
-    fn survives_truncation_while_it_is_read() {
-        let file = tempfile::tempfile().unwrap();
-        let line = b"1000 10 a line of thirty-two b.\n";
-        file.write_all_at(&line.repeat(3 << 15), 0).unwrap();
-        let mut map = PerfMap::default();
-        assert!(!map.read_on(&file).unwrap());
-        file.set_len(40).unwrap();
-        assert!(map.read_on(&file).unwrap());
-        assert_eq!(map.tail.offset, 32);
     }
 
     proptest! {

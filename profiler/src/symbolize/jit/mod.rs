@@ -1,4 +1,13 @@
 //! Names of JIT code, from what its processes write for profilers.
+//!
+//! The agent looks for the [files], and reads what is [new](tail_reader) in them, on a thread that it can abandon. The
+//! bytes go to the parser process, which makes names of them and keeps these. What it has answered is kept
+//! [here](spans), so that hot code is asked for once.
+
+mod files;
+mod names;
+mod spans;
+mod tail_reader;
 
 use std::{
     sync::Arc,
@@ -11,49 +20,46 @@ use profiler_profile::{
 };
 use rustc_hash::FxHashMap;
 
-use super::{jitdump::JitDump, owner::Owner, perf_map::PerfMap};
-use crate::{
-    process::{
-        space::{Mapped, SpaceId},
-        table::Process,
-    },
-    time_budget::TimeBudget,
-};
+use self::names::{JitProcess, Names, Step};
+use super::names::Names as Interned;
+use crate::{parser::Parser, process::table::Process, time_budget::TimeBudget};
 
 /// Processes whose names are kept.
 const LIMIT_PROCESSES: usize = 256;
 /// Files without the address asked for are looked at again after this long.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A file system that did not respond is asked again after this long.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// Users who are remembered for that long.
+const MAX_UNANSWERED: usize = 1024;
 
 /// The names of all processes.
 #[derive(Debug)]
 pub(super) struct JitNames {
     processes: FxHashMap<u32, Names>,
+    last_number: u64,
     time_budget: TimeBudget,
+    /// When to look again for files of a user whose file system did not respond. Each process of root counts as
+    /// a user.
+    unanswered: FxHashMap<(u32, u32), Instant>,
     /// Of all of them.
     limit_bytes: usize,
     evicted: u64,
 }
 
-/// The names of a process, as last read.
-#[derive(Debug)]
-struct Names {
-    /// The mappings with which they were.
-    space: SpaceId,
-    jit_dump: JitDump,
-    perf_map: PerfMap,
-    /// Whether all that was written has been read.
-    is_all: bool,
-    /// Why an address has no name.
-    why: Origin,
-    look_again: Instant,
+/// What names are asked of, and where they are kept once.
+pub(super) struct With<'a> {
+    pub(super) parser: &'a mut Parser,
+    pub(super) interned: &'a mut Interned,
 }
 
 impl Default for JitNames {
     fn default() -> Self {
         Self {
             processes: FxHashMap::default(),
+            last_number: 0,
             time_budget: TimeBudget::new(Instant::now()),
+            unanswered: FxHashMap::default(),
             limit_bytes: usize::MAX,
             evicted: 0,
         }
@@ -78,116 +84,110 @@ impl JitNames {
         }
     }
 
+    /// Asks at once for all addresses of a stack that lie in JIT code: a question costs two changes of process.
+    pub(super) fn prefetch(&mut self, with: With<'_>, process: &Process, addresses: &[u64]) {
+        if !addresses.is_empty() {
+            self.look_up(with, &JitProcess::of(process), addresses);
+        }
+    }
+
     /// Start and name of the function that holds an address, and who has named it, or why it has no
     /// name. What the process has written since is read if the address is not known, now and then.
     pub(super) fn find(
         &mut self,
+        with: With<'_>,
         process: &Process,
         address: u64,
     ) -> Result<(u64, Arc<str>, Origin), Origin> {
-        self.find_in(process.tgid, process.space.id(), process.space.mappings(), address)
+        self.find_in(with, &JitProcess::of(process), address)
     }
 
     fn find_in(
         &mut self,
-        tgid: u32,
-        space: SpaceId,
-        mappings: &[Mapped],
+        with: With<'_>,
+        process: &JitProcess<'_>,
         address: u64,
     ) -> Result<(u64, Arc<str>, Origin), Origin> {
-        let kept = self.processes.get(&tgid).filter(|names| names.space == space);
+        let known = self.processes.get(&process.tgid).filter(|it| it.space == process.space);
+        if let Some(found) = known.and_then(|names| names.find(address).ok()) {
+            return Ok(found);
+        }
+        self.look_up(with, process, &[address]);
+        self.processes.get(&process.tgid).map_or(Err(Origin::NoMap), |names| names.find(address))
+    }
+
+    /// Asks for what is not known of the addresses, after reading what the process has written since.
+    fn look_up(&mut self, mut with: With<'_>, process: &JitProcess<'_>, addresses: &[u64]) {
         let now = Instant::now();
-        if let Some(names) = kept {
-            let found = names.find(address);
-            if found.is_ok() || now < names.look_again {
-                return found;
+        let tgid = process.tgid;
+        if let Some(names) = self.processes.get_mut(&tgid).filter(|it| it.space == process.space) {
+            names.ask(&mut with, addresses);
+            let are_named = addresses.iter().all(|address| names.find(*address).is_ok());
+            if are_named || names.is_held(with.parser) && now < names.look_again {
+                return;
             }
         }
-        self.make_room(tgid);
-        let names = self.processes.entry(tgid).or_insert_with(|| Names::new(space, now));
+        self.make_room(with.parser, tgid);
+        let names = self.processes.entry(tgid).or_insert_with(|| {
+            self.last_number += 1;
+            Names::new(self.last_number, process.space, now)
+        });
         // A process that makes code maps memory all the time, and what it has named stays named. If
         // it now runs another program, or is another process, its files will say so.
-        names.is_all &= names.space == space;
-        names.space = space;
+        names.is_all &= names.space == process.space;
+        names.space = process.space;
         let (mut now, mut is_more) = (now, true);
         while is_more && self.time_budget.is_left(now) {
-            is_more = names.read_on(tgid, mappings);
+            let is_silent = |user| self.unanswered.get(&user).is_some_and(|until| now < *until);
+            let step = names.read_on(with.parser, process, is_silent);
             let end = Instant::now();
-            self.time_budget.take(end, end.duration_since(now));
+            is_more = matches!(step, Step::More);
+            if let Step::Unanswered(user) = step {
+                // What others do to a file system does not count as time for reading.
+                if self.unanswered.len() >= MAX_UNANSWERED {
+                    self.unanswered.clear();
+                }
+                self.unanswered.insert(user, end + ASK_AGAIN);
+            } else {
+                self.time_budget.take(end, end.duration_since(now));
+            }
             now = end;
         }
         names.look_again = if is_more { now } else { now + PAUSE };
-        names.find(address)
+        names.ask(&mut with, addresses);
     }
 
     /// When there are too many, those without names are forgotten. If that does not help, or there is
     /// too much of them, all others are.
-    fn make_room(&mut self, tgid: u32) {
+    fn make_room(&mut self, parser: &mut Parser, tgid: u32) {
         let is_full = |processes: &FxHashMap<u32, Names>| {
             processes.len() >= LIMIT_PROCESSES && !processes.contains_key(&tgid)
         };
-        let before = self.processes.len();
+        let mut forgotten = Vec::new();
+        let mut retain = |processes: &mut FxHashMap<u32, Names>,
+                          is_kept: &dyn Fn(u32, &Names) -> bool| {
+            processes.retain(|tgid, names| {
+                let is_kept = is_kept(*tgid, names);
+                forgotten.extend((!is_kept).then(|| names.number()));
+                is_kept
+            });
+        };
         if is_full(&self.processes) {
-            self.processes.retain(|_, names| names.bytes() > 0);
+            retain(&mut self.processes, &|_, names| names.bytes() > 0);
         }
         let bytes: usize = self.processes.values().map(Names::bytes).sum();
         if bytes > self.limit_bytes || is_full(&self.processes) {
-            self.processes.retain(|&other, _| other == tgid);
+            retain(&mut self.processes, &|other, _| other == tgid);
         }
-        self.evicted += count(before - self.processes.len());
-    }
-}
-
-impl Names {
-    fn new(space: SpaceId, now: Instant) -> Self {
-        let (jit_dump, perf_map) = (JitDump::default(), PerfMap::default());
-        Self { space, jit_dump, perf_map, is_all: false, why: Origin::NoMap, look_again: now }
-    }
-
-    /// Reads a step of what is new, and says whether there is more. Of a process that is gone, what
-    /// was read stays.
-    fn read_on(&mut self, tgid: u32, mappings: &[Mapped]) -> bool {
-        let Some(owner) = Owner::of(tgid) else { return false };
-        let (map_is_all, why) = match PerfMap::open(&owner) {
-            Ok(file) => (self.perf_map.read_on(&file).unwrap_or(true), Origin::NoMap),
-            Err(why) => {
-                self.perf_map = PerfMap::default();
-                (true, why)
-            }
-        };
-        let dump_is_all = match JitDump::open(&owner, mappings) {
-            Some(file) => self.jit_dump.read_on(file).unwrap_or_else(|problem| {
-                tracing::debug!("cannot read the jitdump of process {tgid}: {problem}");
-                true
-            }),
-            None => {
-                self.jit_dump = JitDump::default();
-                true
-            }
-        };
-        let is_bad = self.perf_map.is_malformed() || self.jit_dump.is_malformed();
-        self.why = if is_bad { Origin::BadMap } else { why };
-        self.is_all = map_is_all && dump_is_all;
-        !self.is_all
-    }
-
-    /// The jitdump knows when code has been replaced, so it is asked first. Nothing is known before
-    /// all was read, since what was read last may stand against it.
-    fn find(&self, address: u64) -> Result<(u64, Arc<str>, Origin), Origin> {
-        let dumped = || self.jit_dump.find(address).map(|found| (found, Origin::Jitdump));
-        let mapped = || self.perf_map.find(address).map(|found| (found, Origin::PerfMap));
-        let found = self.is_all.then(|| dumped().or_else(mapped)).flatten();
-        found.map(|((start, name), origin)| (start, name, origin)).ok_or(self.why)
-    }
-
-    fn bytes(&self) -> usize {
-        self.jit_dump.bytes() + self.perf_map.bytes()
+        self.evicted += count(forgotten.len());
+        parser.forget_jit(forgotten);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tail_reader::STEP, *};
+    use super::*;
+    use crate::{parser::JIT_STEP, process::space::SpaceId};
     use std::{
         fs::{self, OpenOptions},
         io::Write as _,
@@ -220,9 +220,43 @@ mod tests {
         }
     }
 
-    fn find(jit: &mut JitNames, tgid: u32, address: u64) -> Option<String> {
-        let found = jit.find_in(tgid, SpaceId::KERNEL, &[], address);
-        found.ok().map(|(_, name, _)| name.to_string())
+    /// Names, with a parser process.
+    struct Jit {
+        names: JitNames,
+        parser: Parser,
+        interned: Interned,
+    }
+
+    impl Jit {
+        fn new() -> Self {
+            let (names, interned) = (JitNames::default(), Interned::default());
+            Self { names, parser: Parser::not_started(), interned }
+        }
+
+        fn find(&mut self, tgid: u32, address: u64) -> Result<String, Origin> {
+            let with = With { parser: &mut self.parser, interned: &mut self.interned };
+            let found = self.names.find_in(with, &process(tgid), address);
+            found.map(|(_, name, _)| name.to_string())
+        }
+
+        /// What `names` holds at an address, as far as it is known by now.
+        fn of(&mut self, names: &mut Names, address: u64) -> Result<String, Origin> {
+            let mut with = With { parser: &mut self.parser, interned: &mut self.interned };
+            names.ask(&mut with, &[address]);
+            names.find(address).map(|(_, name, _)| name.to_string())
+        }
+
+        fn read_on(&mut self, names: &mut Names, tgid: u32) -> Step {
+            names.read_on(&mut self.parser, &process(tgid), |_| false)
+        }
+    }
+
+    fn process(tgid: u32) -> JitProcess<'static> {
+        JitProcess { tgid, space: SpaceId::KERNEL, mappings: &[] }
+    }
+
+    fn names() -> Names {
+        Names::new(1, SpaceId::KERNEL, Instant::now())
     }
 
     #[test]
@@ -231,88 +265,140 @@ mod tests {
         let before = SystemTime::now() - Duration::from_secs(3600);
         let map = OpenOptions::new().append(true).open(namer.map()).unwrap();
         map.set_modified(before).unwrap();
-        let mut jit = JitNames::default();
-        let found = jit.find_in(namer.tgid(), SpaceId::KERNEL, &[], 0x1000);
-        assert_eq!(found, Err(Origin::OldMap));
+        let mut jit = Jit::new();
+        assert_eq!(jit.find(namer.tgid(), 0x1000), Err(Origin::OldMap));
         // It writes its own in the same place.
         fs::write(namer.map(), "1000 10 own\n").unwrap();
-        while find(&mut jit, namer.tgid(), 0x1000).as_deref() != Some("own") {}
+        while jit.find(namer.tgid(), 0x1000).as_deref() != Ok("own") {}
     }
 
     #[test]
     fn what_can_not_be_read_of_a_map_is_said() {
         let namer = Namer::start();
         fs::write(namer.map(), "1000 10 first\n\n2000 0x10\n3000 10 third\n").unwrap();
-        let mut jit = JitNames::default();
-        let mut find = |address| {
-            jit.find_in(namer.tgid(), SpaceId::KERNEL, &[], address).map(|(_, name, _)| name)
-        };
-        assert_eq!(find(0x1000).as_deref(), Ok("first"));
-        assert_eq!(find(0x3000).as_deref(), Ok("third"));
-        assert_eq!(find(0x2000), Err(Origin::BadMap));
+        let mut jit = Jit::new();
+        assert_eq!(jit.find(namer.tgid(), 0x1000).as_deref(), Ok("first"));
+        assert_eq!(jit.find(namer.tgid(), 0x3000).as_deref(), Ok("third"));
+        assert_eq!(jit.find(namer.tgid(), 0x2000), Err(Origin::BadMap));
     }
 
     #[test]
     fn reads_what_is_written_later() {
         let namer = Namer::start();
-        let mut jit = JitNames::default();
-        assert_eq!(find(&mut jit, namer.tgid(), 0x1000).as_deref(), Some("first"));
+        let mut jit = Jit::new();
+        assert_eq!(jit.find(namer.tgid(), 0x1000).as_deref(), Ok("first"));
         let mut map = OpenOptions::new().append(true).open(namer.map()).unwrap();
         map.write_all(b"2000 10 second\n").unwrap();
-        while find(&mut jit, namer.tgid(), 0x2000).as_deref() != Some("second") {}
-        assert_eq!(find(&mut jit, namer.tgid(), 0x1000).as_deref(), Some("first"));
+        while jit.find(namer.tgid(), 0x2000).as_deref() != Ok("second") {}
+        assert_eq!(jit.find(namer.tgid(), 0x1000).as_deref(), Ok("first"));
     }
 
     #[test]
     fn keeps_the_names_of_a_process_that_is_gone_and_not_those_of_another() {
         let mut namer = Namer::start();
-        let mut names = Names::new(SpaceId::KERNEL, Instant::now());
-        assert!(!names.read_on(namer.tgid(), &[]));
+        let (mut jit, mut names) = (Jit::new(), names());
+        assert_eq!(jit.read_on(&mut names, namer.tgid()), Step::End);
         namer.0.kill().unwrap();
         namer.0.wait().unwrap();
-        names.read_on(namer.tgid(), &[]);
-        assert_eq!(&*names.find(0x1000).unwrap().1, "first");
+        jit.read_on(&mut names, namer.tgid());
+        assert_eq!(jit.of(&mut names, 0x1000).as_deref(), Ok("first"));
         // As if that had its pid now.
-        names.read_on(std::process::id(), &[]);
-        assert_eq!(names.find(0x1000), Err(Origin::NoMap));
+        jit.read_on(&mut names, std::process::id());
+        assert_eq!(jit.of(&mut names, 0x1000), Err(Origin::NoMap));
     }
 
     #[test]
     fn no_name_before_all_is_read() {
         let namer = Namer::start();
         let mut text = b"1000 10 first\n".to_vec();
-        text.resize(usize::try_from(STEP).unwrap(), b'\n');
+        text.resize(JIT_STEP, b'\n');
         text.extend(b"1000 10 second\n");
         fs::write(namer.map(), text).unwrap();
-        let mut names = Names::new(SpaceId::KERNEL, Instant::now());
-        assert!(names.read_on(namer.tgid(), &[]));
-        assert_eq!(names.find(0x1000), Err(Origin::NoMap));
-        assert!(!names.read_on(namer.tgid(), &[]));
-        assert_eq!(&*names.find(0x1000).unwrap().1, "second");
+        let (mut jit, mut names) = (Jit::new(), names());
+        assert_eq!(jit.read_on(&mut names, namer.tgid()), Step::More);
+        assert_eq!(jit.of(&mut names, 0x1000), Err(Origin::NoMap));
+        assert_eq!(jit.read_on(&mut names, namer.tgid()), Step::End);
+        assert_eq!(jit.of(&mut names, 0x1000).as_deref(), Ok("second"));
     }
 
     #[test]
     fn reads_nothing_when_too_much_time_was_taken() {
         let namer = Namer::start();
-        let mut jit = JitNames::default();
-        jit.time_budget.take(Instant::now(), Duration::from_secs(1000));
-        assert_eq!(find(&mut jit, namer.tgid(), 0x1000), None);
+        let mut jit = Jit::new();
+        jit.names.time_budget.take(Instant::now(), Duration::from_secs(1000));
+        assert_eq!(jit.find(namer.tgid(), 0x1000), Err(Origin::NoMap));
+    }
+
+    #[test]
+    fn a_parser_process_that_ends_costs_no_names() {
+        let (mut namer, other) = (Namer::start(), Namer::start());
+        let mut jit = Jit::new();
+        for tgid in [namer.tgid(), other.tgid()] {
+            fs::write(format!("/tmp/perf-{tgid}.map"), "1000 10 first\n2000 10 second\n").unwrap();
+            while jit.find(tgid, 0x1000).as_deref() != Ok("first") {}
+        }
+        namer.0.kill().unwrap();
+        namer.0.wait().unwrap();
+        jit.parser.kill();
+        // What was asked for is known; of what was not, only a process that is there can be read again.
+        assert_eq!(jit.find(namer.tgid(), 0x1000).as_deref(), Ok("first"));
+        while jit.find(other.tgid(), 0x2000).as_deref() != Ok("second") {}
+        assert_eq!(jit.find(other.tgid(), 0x1000).as_deref(), Ok("first"));
+        assert_eq!(jit.find(namer.tgid(), 0x2000), Err(Origin::NoMap));
+        assert_eq!(jit.find(namer.tgid(), 0x1000).as_deref(), Ok("first"));
+        assert_eq!(jit.parser.account().barred, 0);
+    }
+
+    #[test]
+    fn a_map_that_ends_the_parser_process_twice_is_given_up() {
+        let namer = Namer::start();
+        let mut jit = Jit::new();
+        assert_eq!(jit.find(namer.tgid(), 0x1000).as_deref(), Ok("first"));
+        for _ in 0..2 {
+            let mut names = jit.names.processes.remove(&namer.tgid()).unwrap();
+            let failure = crate::parser::Failure::Ended("as a test wants".into());
+            names.blame_all(&jit.parser, Duration::ZERO, &failure);
+            jit.names.processes.insert(namer.tgid(), names);
+        }
+        fs::write(namer.map(), "1000 10 first\n2000 10 second\n").unwrap();
+        while jit.find(namer.tgid(), 0x2000) != Err(Origin::Barred) {}
+        let account = jit.parser.account();
+        assert_eq!(account.barred, 1, "{account:?}");
+        assert!(account.barred_files[0].starts_with(&namer.map()), "{account:?}");
+    }
+
+    #[test]
+    fn who_does_not_respond_is_not_asked_for_a_while() {
+        let namer = Namer::start();
+        let mut jit = Jit::new();
+        let (uid, later) = (rustix::process::getuid().as_raw(), Instant::now() + ASK_AGAIN);
+        let user = (uid, if uid == 0 { namer.tgid() } else { 0 });
+        jit.names.unanswered.insert(user, later);
+        let why = Origin::NoFile(profiler_profile::frame::Missing::Unanswered);
+        assert_eq!(jit.find(namer.tgid(), 0x1000), Err(why));
     }
 
     #[test]
     fn the_processes_are_bounded() {
         let (namer, other) = (Namer::start(), Namer::start());
-        let mut jit = JitNames::default();
-        find(&mut jit, namer.tgid(), 0x1000);
+        let mut jit = Jit::new();
+        while jit.find(namer.tgid(), 0x1000).is_err() {}
         for tgid in 1..LIMIT_PROCESSES {
-            find(&mut jit, u32::MAX - u32::try_from(tgid).unwrap(), 0x1000);
+            jit.find(u32::MAX - u32::try_from(tgid).unwrap(), 0x1000).unwrap_err();
         }
-        assert_eq!(jit.processes.len(), LIMIT_PROCESSES);
-        find(&mut jit, other.tgid(), 0x1000);
-        let mut kept: Vec<u32> = jit.processes.keys().copied().collect();
+        assert_eq!(jit.names.processes.len(), LIMIT_PROCESSES);
+        while jit.find(other.tgid(), 0x1000).is_err() {}
+        let mut kept: Vec<u32> = jit.names.processes.keys().copied().collect();
         kept.sort_unstable();
         let mut named = [namer.tgid(), other.tgid()];
         named.sort_unstable();
         assert_eq!(kept, named);
+        // All of it is freed where too much is held.
+        jit.names.limit(0);
+        let third = Namer::start();
+        while jit.find(third.tgid(), 0x1000).is_err() {}
+        assert_eq!(jit.names.processes.len(), 1);
+        let freed = jit.parser.find_jit(1, vec![0x1000]);
+        assert!(matches!(freed, Ok(Ok(None))), "{freed:?}");
     }
 }

@@ -1,9 +1,12 @@
 //! File systems that do not answer hold up nobody.
 
 use std::{
+    ffi::CString,
     fs,
-    os::unix::fs::symlink,
+    os::unix::{ffi::OsStrExt as _, fs::symlink},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    ptr, thread,
 };
 
 use serde_json::Value;
@@ -145,4 +148,58 @@ fn a_start_that_waits_ends_by_a_signal() {
     let ended = run.end_by(libc::SIGINT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("\"summary\""), "{}", ended.stdout);
+}
+
+/// A file that was mounted over another one; no more when dropped.
+struct Bound(CString);
+
+impl Bound {
+    fn mount(from: &Path, to: &Path) -> Self {
+        let [from, to] = [from, to].map(|it| CString::new(it.as_os_str().as_bytes()).unwrap());
+        // SAFETY: the paths end in a zero and outlive the call.
+        let mounted = unsafe {
+            libc::mount(from.as_ptr(), to.as_ptr(), ptr::null(), libc::MS_BIND, ptr::null())
+        };
+        assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
+        Self(to)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // SAFETY: the path ends in a zero and outlives the call.
+        let unmounted = unsafe { libc::umount2(self.0.as_ptr(), libc::MNT_DETACH) };
+        if !thread::panicking() {
+            assert_eq!(unmounted, 0, "{}", std::io::Error::last_os_error());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_perf_map_that_is_not_answered_holds_up_nobody() {
+    let (stuck, other) = (Program::start("jit.c"), Program::start("jitdump.c"));
+    let path = PathBuf::from(format!("/tmp/perf-{}.map", stuck.pid()));
+    wait_until("it has named its code", || fs::read(&path).is_ok_and(|it| it.ends_with(b"\n")));
+    let Some(files) = Unanswering::mount_with(fs::read(&path).unwrap()) else { return };
+    let _bound = Bound::mount(&files.program(), &path);
+    files.set_answering(false);
+    let mut run = Run::start(&["-f", "json"]);
+    let is_named = |it: &Value, program: &Program| {
+        is_of(it, program) && symbols(&it["user"])[0] == "made_at_run_time"
+    };
+    run.sample(|it| is_named(it, &other));
+    run.sample(|it| is_of(it, &stuck) && it["user"][0]["origin"] == REASON);
+    run.wait_for_notice(path.to_str().unwrap());
+    // Neither are names of what begins now held up, nor of code that comes from files.
+    let [later, program] = ["jit.c", "chain.c"].map(Program::start);
+    run.sample(|it| is_named(it, &later));
+    assert_named(&mut run, &program);
+    files.set_answering(true);
+    run.sample(|it| is_named(it, &stuck));
+    let ended = run.end_by(libc::SIGINT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let (_, summary) = parse_json(&ended.stdout);
+    assert_eq!(summary["lost"]["agent_behind"], 0, "{summary}");
+    assert_eq!(summary["parsing"]["restarts"], 0, "{summary}");
 }

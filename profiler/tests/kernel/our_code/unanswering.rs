@@ -1,4 +1,4 @@
-//! A file system in user space that holds one program, and answers as long as it is let.
+//! A file system in user space that holds one file, such as a program, and answers as long as it is let.
 //!
 //! Protocol: <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/fuse.h>.
 
@@ -16,6 +16,7 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::{self, JoinHandle},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use profiler::stderr;
@@ -44,6 +45,11 @@ impl Unanswering {
 
     /// `None`, and the reason printed, where the kernel has no such file systems.
     pub(crate) fn mount(program: &Path) -> Option<Self> {
+        Self::mount_with(fs::read(program).unwrap())
+    }
+
+    /// The same, with this content.
+    pub(crate) fn mount_with(content: Vec<u8>) -> Option<Self> {
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let device = match device {
             Ok(device) => device,
@@ -72,7 +78,8 @@ impl Unanswering {
         let silent_to = Arc::default();
         let daemon = Daemon {
             device,
-            content: fs::read(program).unwrap(),
+            content,
+            modified: SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs(),
             answers: Arc::clone(&answers),
             silent_to: Arc::clone(&silent_to),
             over: Arc::clone(&over),
@@ -114,6 +121,8 @@ impl Drop for Unanswering {
 struct Daemon {
     device: File,
     content: Vec<u8>,
+    /// In seconds.
+    modified: u64,
     answers: Arc<AtomicBool>,
     silent_to: Arc<AtomicU32>,
     over: Arc<AtomicBool>,
@@ -203,7 +212,7 @@ impl Daemon {
             ROOT => (libc::S_IFDIR | 0o755, 0),
             _ => (libc::S_IFREG | 0o755, self.content.len() as u64),
         };
-        let times = u64s(&[node, bytes, bytes.div_ceil(512), 0, 0, 0]);
+        let times = u64s(&[node, bytes, bytes.div_ceil(512), 0, self.modified, 0]);
         // Nanoseconds, mode, links, user, group, device, block size, flags.
         let rest = [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0].map(u32::to_ne_bytes).concat();
         [times, rest].concat()
