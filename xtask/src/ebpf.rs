@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use object::build::elf::{Builder, SectionData};
 
 use crate::{arch::Arch, command, linker, toolchain, toolchain::Toolchain, workspace};
 
@@ -74,7 +75,27 @@ fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     if time(to).is_some() && time(to) >= time(from) {
         return Ok(());
     }
-    fs::copy(from, to)
-        .map(|_| ())
-        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+    let object = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    let object = without_debug_info(&object)
+        .with_context(|| format!("cannot leave debug information out of {}", from.display()))?;
+    fs::write(to, object).with_context(|| format!("cannot write {}", to.display()))
+}
+
+/// The object without its DWARF, which BTF was made of: nine parts of ten, which the agent would have in it and read
+/// at each start.
+fn without_debug_info(object: &[u8]) -> Result<Vec<u8>> {
+    let mut builder = Builder::read(object)?;
+    for section in &mut builder.sections {
+        let name = section.name.as_slice();
+        section.delete = name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
+    }
+    builder.delete_orphans();
+    // The linker keeps names of sections and of symbols in one section.
+    let names = builder.sections.add();
+    names.name = ".shstrtab".into();
+    names.sh_type = object::elf::SHT_STRTAB;
+    names.data = SectionData::SectionString;
+    let mut stripped = Vec::new();
+    builder.write(&mut stripped)?;
+    Ok(stripped)
 }

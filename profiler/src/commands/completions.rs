@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn shells_list_processes_wherever_they_are_named() {
         // By the short option and the long one.
-        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 6);
+        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 8);
         let fish = script(Shell::Fish);
         for condition in [
             "__fish_profiler_needs_command",
