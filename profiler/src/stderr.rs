@@ -30,7 +30,7 @@ static HAS_STATUS: AtomicBool = AtomicBool::new(false);
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// How many lines are held at most: the last ones.
-const MOST_HELD: usize = 1000;
+const MAX_HELD: usize = 1000;
 
 /// What is held while a screen has the terminal; `None` while none has.
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
@@ -41,6 +41,16 @@ struct Held {
     lines: VecDeque<String>,
     /// How many there were in all.
     count: usize,
+}
+
+impl Held {
+    fn push(&mut self, text: &str) {
+        for line in text.lines() {
+            self.lines.push_back(line.to_owned());
+            self.count += 1;
+        }
+        self.lines.drain(..self.lines.len().saturating_sub(MAX_HELD));
+    }
 }
 
 /// From here on nothing is written, since a screen has the terminal: it shows what is [held](held).
@@ -67,13 +77,7 @@ pub fn release() {
 fn put(text: &str) {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     match held.as_mut() {
-        Some(Held { lines, count }) => {
-            for line in text.lines() {
-                lines.push_back(line.to_owned());
-                *count += 1;
-            }
-            lines.drain(..lines.len().saturating_sub(MOST_HELD));
-        }
+        Some(held) => held.push(text),
         None => {
             let _ = stderr().write_all(text.as_bytes());
         }
@@ -94,6 +98,18 @@ pub fn is_quiet() -> bool {
 pub fn write(text: &str) {
     clear_status();
     put(&printable_lines(text));
+}
+
+/// Writes lines of fields with tabs between.
+pub fn write_fields(text: &str) {
+    clear_status();
+    put(&printable_fields(text));
+}
+
+/// Text that is printable but for the ends of lines and tabs.
+pub fn printable_fields(text: &str) -> String {
+    let fields: Vec<_> = text.split('\t').map(printable_lines).collect();
+    fields.join("\t")
 }
 
 /// Whether it is a terminal that this process may write to at any time: it is not in the background.
@@ -169,16 +185,19 @@ mod tests {
 
     #[test]
     fn what_is_held_is_shown_by_a_screen() {
-        hold();
-        say("a\x1b[2J\nb");
-        write("c\nd\n");
-        let (count, lines) = held();
-        let place = lines.iter().position(|it| it == "profiler: a\\x1b[2J\\nb").unwrap();
-        assert_eq!(lines[place + 1..place + 3], ["c", "d"]);
-        (0..2 * MOST_HELD).for_each(|_| write("e\n"));
-        assert_eq!((held().0, held().1.len()), (count + 2 * MOST_HELD, MOST_HELD));
-        *HELD.lock().unwrap() = None;
-        assert_eq!(held(), (0, Vec::new()));
+        let mut held = Held::default();
+        held.push("c\nd\n");
+        assert_eq!(
+            (held.count, &*held.lines.make_contiguous()),
+            (2, &["c".into(), "d".into()][..])
+        );
+        (0..2 * MAX_HELD).for_each(|_| held.push("e\n"));
+        assert_eq!((held.count, held.lines.len()), (2 + 2 * MAX_HELD, MAX_HELD));
+    }
+
+    #[test]
+    fn tabs_are_between_fields() {
+        assert_eq!(printable_fields("a\tb\x1b[2J\nc\n"), "a\tb\\x1b[2J\nc\n");
     }
 
     #[test]

@@ -78,7 +78,11 @@ fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     let object = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
     let object = without_debug_info(&object)
         .with_context(|| format!("cannot leave debug information out of {}", from.display()))?;
-    fs::write(to, object).with_context(|| format!("cannot write {}", to.display()))
+    // Only a whole object gets the name that is looked for.
+    let scratch = to.with_extension("new");
+    fs::write(&scratch, object)
+        .and_then(|()| fs::rename(&scratch, to))
+        .with_context(|| format!("cannot write {}", to.display()))
 }
 
 /// The object without its DWARF, which BTF was made of: nine parts of ten, which the agent would have in it and read

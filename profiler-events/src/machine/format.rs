@@ -72,7 +72,8 @@ fn of_type(
         return if is_chars(kind) { Ok(hit_filter::Field::RelLoc) } else { Err(ARRAY) };
     }
     if is_array {
-        return if is_chars(kind) { Ok(hit_filter::Field::Text) } else { Err(ARRAY) };
+        let is_text = is_chars(kind) && !kind.contains('*');
+        return if is_text { Ok(hit_filter::Field::Text) } else { Err(ARRAY) };
     }
     if kind.contains('*') && is_chars(kind) {
         return Err("it is a pointer to text that is elsewhere");

@@ -22,6 +22,8 @@ pub const SLICE: Duration = Duration::from_millis(500);
 const SLICE_NS: u64 = 500_000_000;
 /// So many processes are told apart where there is no room for more stacks.
 const MAX_BEYOND: usize = 1024;
+/// The CPU of samples that are no longer known one by one.
+const NO_CPU: u32 = u32::MAX;
 /// What an entry of a hash table takes beside itself, about.
 const TABLE_BYTES: usize = 16;
 
@@ -175,7 +177,7 @@ impl Window {
             self.begin(at);
         }
         let counts = Counts { count: row.count, value: row.value };
-        let place = self.line(row, moment.map_or(0, |it| it.cpu));
+        let place = self.line(row, moment.map_or(NO_CPU, |it| it.cpu));
         if let Some(Some(held)) = self.lines.get_mut(place) {
             held.window.add(counts);
             held.start.add(counts);
@@ -347,7 +349,7 @@ impl Window {
         }
         self.beyond += 1;
         let (kernel, user) = (Arc::clone(&self.no_stack), Arc::clone(&self.beyond_stack));
-        self.insert(found, Line { entry: Entry { task, kernel, user, ..entry }, cpu: 0 })
+        self.insert(found, Line { entry: Entry { task, kernel, user, ..entry }, cpu: NO_CPU })
     }
 
     /// What was sampled until now (CLOCK_MONOTONIC, in nanoseconds).

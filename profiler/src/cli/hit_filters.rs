@@ -30,9 +30,9 @@ impl Args for HitFilters {
                 .allow_hyphen_values(true)
                 .help_heading(super::sampling::FILTERS)
                 .hide_short_help(true)
-                .help("Sample only hits of the tracepoint before it whose fields are so: 'prev_prio < 100'")
+                .help("Sample only hits of the preceding tracepoint whose fields match: 'prev_prio < 100'")
                 .long_help(
-                    "Sample only hits of the tracepoint before it whose fields are so: 'prev_prio < 100'.\n\n\
+                    "Sample only hits of the preceding tracepoint whose fields match: 'prev_prio < 100'.\n\n\
                      Fields are compared with numbers by == != < <= > >= and &, and with text by ==, != and ~, \
                      which takes a pattern. && || ! and parentheses combine that. What fields there are is in \
                      /sys/kernel/tracing/events/SYSTEM/NAME/format.",

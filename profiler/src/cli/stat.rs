@@ -31,19 +31,19 @@ pub struct StatArgs {
     #[arg(short, long = "event", value_name = "EVENT", value_parser = EventNames, hide_possible_values = true,
           help_heading = COUNTING)]
     pub events: Vec<Events>,
-    /// Count only the hits of tracepoints that are as this says, such as 'prev_pid == 812'.
+    /// Count only hits of tracepoints whose fields match, such as 'prev_pid == 812'.
     ///
-    /// In the kernel's grammar: fields of the tracepoint, ==, !=, <, <=, >, >=, &, ~ for patterns, &&, || and brackets.
-    /// It is for all tracepoints of the run.
+    /// In the kernel's grammar: fields of the tracepoint, ==, !=, <, <=, >, >=, &, ~ for patterns, &&, || and
+    /// parentheses. Applies to every tracepoint of the run.
     #[arg(long, value_name = "EXPR", requires = "events", help_heading = COUNTING)]
     pub filter: Option<String>,
     /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C, or with what is counted].
     #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration, help_heading = COUNTING)]
     pub duration: Option<Duration>,
-    /// Print what was counted in each interval of so many milliseconds.
+    /// Print counts every MS milliseconds.
     #[arg(short = 'I', long, value_name = "MS", value_parser = units::parse_positive, help_heading = COUNTING)]
     pub interval: Option<u64>,
-    /// Run the command so often, and print means and their standard deviation.
+    /// Run the command N times, and print means and their standard deviation.
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "command",
           conflicts_with_all = ["interval", "duration"], help_heading = COUNTING)]
     pub repeat: Option<u32>,

@@ -58,9 +58,18 @@ pub(super) fn run(args: StatArgs) -> Result<ExitCode> {
     // Before the command runs, which may take long.
     let mut printer = Printer::open(&args, invoker.as_ref())?;
     let job = Job { args, plan, target, format, invoker, files };
-    let code = job.count(&runtime, signals, &mut printer)?;
+    let (code, left) = job.count(&runtime, signals, &mut printer)?;
     printer.finish()?;
+    let code = left.map_or(Ok(code), wait)?;
     Ok(ExitCode::from(code))
+}
+
+/// The command's exit code. It may go on, and from here on signals end us, too.
+fn wait(launch: Launch) -> Result<u8> {
+    let heeded = Signals::end_again();
+    let code = launch.wait();
+    heeded.again();
+    code
 }
 
 /// What is to be done.
@@ -83,15 +92,23 @@ struct Counted {
     /// Of the command, if it has ended.
     cpu_time: Option<CpuTime>,
     code: u8,
+    /// The command, if it goes on.
+    left: Option<Launch>,
 }
 
 impl Job {
-    /// Counts as often as it was asked for; the exit code.
-    fn count(&self, runtime: &Runtime, mut signals: Signals, printer: &mut Printer) -> Result<u8> {
+    /// Counts as often as it was asked for; the exit code, and the command if it goes on.
+    fn count(
+        &self,
+        runtime: &Runtime,
+        mut signals: Signals,
+        printer: &mut Printer,
+    ) -> Result<(u8, Option<Launch>)> {
         let mut runs: Vec<Counted> = Vec::new();
-        let mut code = 0;
+        let (mut code, mut left) = (0, None);
         for _ in 0..self.args.repeat.unwrap_or(1) {
-            let counted = self.count_once(runtime, &mut signals, printer, runs.is_empty())?;
+            let mut counted = self.count_once(runtime, &mut signals, printer, runs.is_empty())?;
+            left = counted.left.take();
             let was_signaled = counted.end.was_signaled;
             code = if code == 0 { counted.code } else { code };
             // A part of a run is no run like the others.
@@ -102,7 +119,7 @@ impl Job {
                 break;
             }
         }
-        let Some(last) = runs.last() else { return Ok(code) };
+        let Some(last) = runs.last() else { return Ok((code, left)) };
         let summary = summary(&runs);
         if self.args.interval.is_none() {
             let combined: Vec<_> = (0..last.events.len()).map(|at| combined(&runs, at)).collect();
@@ -110,7 +127,7 @@ impl Job {
             printer.write(&self.format.rows(&rows, None))?;
         }
         printer.write(&self.format.summary(&summary))?;
-        Ok(code)
+        Ok((code, left))
     }
 
     fn count_once(
@@ -158,14 +175,13 @@ impl Job {
             run::count(&mut counters, launch.as_mut(), watched, times, on_exec, signals, each);
         let end = runtime.block_on(counting)?;
         drop(counters);
-        // The command may go on, and from here on signals end us, too.
-        let heeded = Signals::end_again();
         let has_ended = launch.is_some() && end.has_ended;
-        let code = launch.map_or(Ok(0), Launch::wait)?;
-        heeded.again();
+        // What was counted is printed before one is waited for that goes on.
+        let left = if has_ended { None } else { launch.take() };
+        let code = launch.map_or(Ok(0), wait)?;
         let cpu_time = if has_ended { CpuTime::of_children().since(before) } else { None };
         let cpu_time = cpu_time.map(|it| it.without(own));
-        Ok(Counted { events, readings, end, cpu_time, code })
+        Ok(Counted { events, readings, end, cpu_time, code, left })
     }
 
     /// Starts what will be the command, if there is one.
@@ -319,7 +335,7 @@ mod tests {
         let end =
             End { elapsed: Duration::from_nanos(count), was_signaled: false, has_ended: true };
         let readings = vec![Reading::Counted(total), Reading::NotSupported];
-        Counted { events: Vec::new(), readings, end, cpu_time: None, code: 0 }
+        Counted { events: Vec::new(), readings, end, cpu_time: None, code: 0, left: None }
     }
 
     #[test]

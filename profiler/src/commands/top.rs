@@ -51,6 +51,10 @@ fn save(
     about: &About<'_>,
     owner: Option<&Invoker>,
 ) -> Result<String> {
+    // What may keep the screen waiting.
+    if path.metadata().is_ok_and(|it| !it.is_file()) {
+        return Err(Error::Usage(format!("{}: this is no regular file", path.display())));
+    }
     let outputs = resolve(vec![path.to_owned()], None, "")?;
     let Some(output) = outputs.first().filter(|it| it.path.is_some()) else {
         return Err(Error::Usage("the screen has the terminal: give a file".into()));

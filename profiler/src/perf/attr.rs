@@ -36,6 +36,9 @@ pub(crate) fn counted(event: &Event, how: Counting) -> sys::perf_event_attr {
     attr.set_disabled(how.leads.into());
     attr.set_enable_on_exec((how.leads && how.on_exec).into());
     attr.set_inherit(how.inherit.into());
+    // The kernel wants that of a group's leader alone, which stands for all.
+    attr.set_pinned((how.leads && event.attr().pinned).into());
+    attr.set_exclusive((how.leads && event.attr().exclusive).into());
     attr.set_exclude_guest(event.attr().exclude.guest.into());
     // Where `P` leaves it to the PMU, there is nothing to be precise about.
     if let Precise::Level(level) = event.attr().precise {
@@ -53,7 +56,8 @@ const READ_BY_THREAD: u64 = 0b11;
 #[must_use]
 pub(crate) fn own(event: &Event, direct: bool) -> sys::perf_event_attr {
     let mut attr = counting(event);
-    if direct {
+    // A breakpoint has its address there.
+    if direct && event.attr().breakpoint.is_none() {
         attr.__bindgen_anon_3.config1 = event.attr().config1 | READ_BY_THREAD;
     }
     attr

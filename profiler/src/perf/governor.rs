@@ -247,7 +247,7 @@ fn too_much_load(
 fn lowered(rate: Rate, by: u64, of: u64) -> Rate {
     match rate {
         Rate::Frequency(hz) => Rate::Frequency((hz.saturating_mul(by) / of.max(1)).max(1)),
-        Rate::Period(period) => Rate::Period(period.saturating_mul(of) / by.max(1)),
+        Rate::Period(period) => Rate::Period(period.saturating_mul(of).div_ceil(by.max(1))),
     }
 }
 

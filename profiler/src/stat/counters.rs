@@ -5,6 +5,8 @@ use std::{
     ffi::CStr,
     io,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    thread,
+    time::Duration,
 };
 
 use perf_event_open_sys as sys;
@@ -25,6 +27,10 @@ use crate::{
 
 /// How often the threads of a process are opened anew, since it has started others meanwhile.
 const TRIES: u32 = 20;
+/// How often a group is read again that the kernel can't read, as a task with a part of it is just ending, and after
+/// which time.
+const READINGS: u32 = 20;
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// What an event has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +104,7 @@ impl Counters {
             tries += 1;
             if tries == TRIES {
                 stderr::notice(
-                    "threads are started all the time: some of them may be counted twice, or not",
+                    "threads are started all the time: some of them may be counted twice, or not at all",
                 );
                 return Ok(counters);
             }
@@ -248,10 +254,17 @@ impl Counters {
         // Of a task that sleeps no time is counted, and no event: that is known. A command that was never executed has
         // not begun.
         let mut begun = vec![!self.on_exec; self.rows.len()];
+        let (mut open, mut unread) = (vec![false; self.rows.len()], vec![false; self.rows.len()]);
         for group in &mut self.groups {
-            let read =
-                group.read().map_err(|error| Error::system("cannot read a counter", error))?;
+            let read = match group.read_whole() {
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                    group.0.iter().for_each(|it| set(&mut unread, it.row));
+                    continue;
+                }
+                read => read.map_err(|error| Error::system("cannot read a counter", error))?,
+            };
             for counter in &mut group.0 {
+                set(&mut open, counter.row);
                 let now = read.as_ref().map(|it| it.iter().find(|(id, _)| *id == counter.id));
                 match now {
                     None => set(&mut failed, counter.row),
@@ -270,6 +283,8 @@ impl Counters {
                 }
             }
         }
+        let is_known = open.into_iter().zip(unread).map(|(open, unread)| open && !unread);
+        let begun = begun.into_iter().zip(is_known).map(|(begun, is_known)| begun && is_known);
         let readings = self.rows.iter().zip(totals).zip(failed.into_iter().zip(begun));
         Ok(readings
             .map(|((row, total), (failed, begun))| row.reading(total, failed, begun))
@@ -287,6 +302,17 @@ impl Counters {
 }
 
 impl OpenGroup {
+    /// The same, also while tasks that it is inherited by are ending: the events of such a task go one after another.
+    fn read_whole(&self) -> io::Result<Option<Vec<(u64, EventCount)>>> {
+        for _ in 0..READINGS {
+            match self.read() {
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => thread::sleep(AGAIN),
+                read => return read,
+            }
+        }
+        self.read()
+    }
+
     /// Reads all of it at once; `None` if the kernel has given it up.
     fn read(&self) -> io::Result<Option<Vec<(u64, EventCount)>>> {
         let Some(leader) = self.0.first() else { return Ok(Some(Vec::new())) };

@@ -60,7 +60,16 @@ impl Row {
         let open = |event: &Event| {
             let mut attr = attr::counted(event, how);
             place.inspect(|it| it.put_into(&mut attr));
-            open::open(&mut attr, scope, leader)
+            let opened = open::open(&mut attr, scope, leader);
+            // Before Linux 6.6, ARM's PMUs don't know the type in an event's number. The CPU says which is meant.
+            let is_on_cpu = !matches!(scope, Scope::Task { .. });
+            match opened {
+                Err(error) if is_on_cpu && event.names_pmu() && may_be_of_pmu(&error) => {
+                    attr.config &= u64::from(u32::MAX);
+                    open::open(&mut attr, scope, leader)
+                }
+                opened => opened,
+            }
         };
         let is_forbidden =
             |it: &io::Error| matches!(it.raw_os_error(), Some(libc::EACCES | libc::EPERM));
@@ -87,8 +96,9 @@ impl Row {
         if is_gone {
             return Err(Failure::Gone);
         }
-        let explained = refusal::explain(&self.event, Use::Count, &error);
-        Err(if refusal::is_not_counted(&error) {
+        let used = if self.place.is_some() { Use::Trace } else { Use::Count };
+        let explained = refusal::explain(&self.event, used, &error);
+        Err(if self.place.is_none() && refusal::is_not_counted(&error) {
             Failure::NotSupported(explained)
         } else {
             Failure::Refused(explained)
@@ -106,6 +116,11 @@ impl Row {
             Reading::Counted(total)
         }
     }
+}
+
+/// Whether it may be the PMU's type in an event's number that was refused.
+fn may_be_of_pmu(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP))
 }
 
 /// The same event without the kernel and the hypervisor; `None` if its modifiers say already what to count.

@@ -111,8 +111,8 @@ pub(crate) async fn count(
 /// what is missed altogether is left out.
 fn following(start: Instant, interval: Duration, elapsed: Duration) -> Option<Instant> {
     let passed = elapsed.as_nanos().checked_div(interval.as_nanos())?;
-    let next = u32::try_from(passed).ok()?.checked_add(1)?;
-    start.checked_add(interval.checked_mul(next)?)
+    let next_ns = interval.as_nanos().checked_mul(passed.checked_add(1)?)?;
+    start.checked_add(Duration::from_nanos(u64::try_from(next_ns).ok()?))
 }
 
 async fn until(time: Option<Instant>) {

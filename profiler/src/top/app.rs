@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use profiler_profile::live::{Filter, FunctionName, Span};
+use profiler_profile::{
+    live::{Filter, FunctionName, Span},
+    printable::printable,
+};
 use ratatui_core::layout::Rect;
 use regex::Regex;
 
@@ -76,7 +79,7 @@ impl Crumb {
         match self {
             Self::Process(id, name) => format!("{name} (pid {id})"),
             Self::Thread(id, name) => format!("{name} (tid {id})"),
-            Self::Group(name) => name.chars().take(24).collect(),
+            Self::Group(name) => printable(name).chars().take(24).collect(),
             Self::User(id, _) => format!("uid {id}"),
             Self::Cpu(cpu) => format!("CPU {cpu}"),
             Self::Function(FunctionName { name, .. }) => name.clone(),

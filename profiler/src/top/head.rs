@@ -29,7 +29,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, app: &App, model: &Model) -> u16 {
         profiler_profile::source::Rate::Frequency(hz) => format!("{} {hz} Hz", it.name),
         profiler_profile::source::Rate::Period(period) => format!("{} every {period}", it.name),
     });
-    let span = match app.span {
+    let span = match model.span {
         Span::Window => format!("last {}", time(model.snapshot.time)),
         Span::Start => format!("since start {}", time(model.snapshot.time)),
     };

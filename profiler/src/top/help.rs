@@ -13,7 +13,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("Enter", "go into it: callers of a function, a process, a call"),
     ("Esc Backspace", "take back a zoom, a search, the last choice"),
     ("c", "callers of the call that is chosen in the flame graph"),
-    ("/", "search with a regular expression; capitals count if there are any"),
+    ("/", "search by a regex; with a capital in it, case matters"),
     ("f", "filter: pid 812, cpu 3, user ann, in nginx.service"),
     ("< > o", "sort by another column"),
     ("w", "the window, or all since the start"),
@@ -38,7 +38,7 @@ pub(super) fn keys(canvas: &mut Canvas<'_>, area: Rect) {
 pub(super) fn log(canvas: &mut Canvas<'_>, area: Rect, lines: &[String]) {
     let first = lines.len().saturating_sub(usize::from(area.height));
     if lines.is_empty() {
-        canvas.put(area.x, area.y, area.width, "nothing was told", canvas.looks.faint());
+        canvas.put(area.x, area.y, area.width, "no messages yet", canvas.looks.faint());
     }
     for (y, line) in (area.y..area.bottom()).zip(lines.iter().skip(first)) {
         canvas.put(area.x, y, area.width, line, Style::new());

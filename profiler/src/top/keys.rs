@@ -241,7 +241,7 @@ fn done(prompt: &Prompt, app: &mut App, model: &Model) -> Result<(), String> {
             let pattern = if any_case { format!("(?i){text}") } else { text.to_owned() };
             app.search = Some(units::parse_pattern(&pattern)?);
         }
-        Purpose::Save if text.is_empty() => return Err("it has no name".into()),
+        Purpose::Save if text.is_empty() => return Err("type a file name".into()),
         Purpose::Save => app.wish = Some(Wish::Save(PathBuf::from(text))),
         Purpose::Filter => {
             let crumb = match Wanted::parse(text)? {
@@ -281,7 +281,7 @@ fn group(model: &Model, name: &str) -> Result<String, String> {
         [one] => Ok((*one).clone()),
         [] => Err(format!("nothing that was sampled is in '{name}'")),
         _ if found.iter().any(|it| *it == name) => Ok(name.to_owned()),
-        several => Err(format!("{} begin with '{name}'", several.len())),
+        several => Err(format!("{} names begin with '{name}'", several.len())),
     }
 }
 

@@ -123,6 +123,8 @@ impl Drop for Screen {
         }
         if thread.is_finished() {
             let _ = thread.join();
+        } else {
+            terminal::abandon();
         }
         crate::stderr::release();
     }

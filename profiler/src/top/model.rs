@@ -8,8 +8,8 @@ use std::{
 
 use profiler_profile::{
     live::{
-        Flame, FunctionName, FunctionRow, Kind, Live, Neighbours, ProcessRow, Snapshot, Stacks,
-        ThreadRow, Vitals,
+        Flame, FunctionName, FunctionRow, Kind, Live, Neighbours, ProcessRow, Snapshot, Span,
+        Stacks, ThreadRow, Vitals,
     },
     source::Source,
 };
@@ -41,6 +41,8 @@ pub(super) struct Model {
     /// What of a CPU the agent took lately.
     pub(super) own_cpu: Option<f64>,
     told: Option<(Instant, Duration)>,
+    /// What of it: the window, or all since the start.
+    pub(super) span: Span,
     /// What was sampled, without the samples.
     pub(super) snapshot: Snapshot,
     pub(super) stacks: Stacks,
@@ -71,6 +73,7 @@ impl Model {
         }
         self.vitals = vitals;
         if !app.is_paused {
+            self.span = app.span;
             self.take(live.snapshot(app.span, kernel::monotonic_ns()));
         }
     }
@@ -215,8 +218,10 @@ impl Model {
         let row = app.place().row;
         let is_there = |row: &usize| self.row(*row).as_ref() == Some(&chosen);
         let found = Some(row).filter(is_there).or_else(|| (0..self.rows()).find(is_there));
-        if let Some(row) = found {
-            app.place().row = row;
+        match found {
+            Some(row) => app.place().row = row,
+            // It is gone, and no other is chosen in its place.
+            None => app.place().chosen = None,
         }
     }
 }

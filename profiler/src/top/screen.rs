@@ -85,6 +85,9 @@ pub(super) fn run(
                 }
             }
         }
+        if app.span != model.span && !app.is_paused {
+            looked = None;
+        }
         match app.wish.take() {
             Some(Wish::Quit) => return Ok(()),
             Some(Wish::Suspend) => terminal.suspend().map_err(failed)?,
@@ -119,7 +122,7 @@ fn keep(path: &Path, app: &App, model: &Model, save: &Save) -> String {
         });
     }
     let time = model.snapshot.time;
-    let mut what = match app.span {
+    let mut what = match model.span {
         Span::Window => format!("the last {}", numbers::time(time)),
         Span::Start => format!("{} since the start", numbers::time(time)),
     };
@@ -150,7 +153,7 @@ pub(super) fn draw(
     if area.width < COLUMNS || area.height < LINES {
         app.hits.tabs.clear();
         let (width, height) = (area.width, area.height);
-        canvas.put(0, 0, width, &format!("{COLUMNS}×{LINES} cells are needed"), Style::new());
+        canvas.put(0, 0, width, &format!("needs at least {COLUMNS}×{LINES}"), Style::new());
         canvas.put(0, 1, width, &format!("this is {width}×{height}; q quits"), Style::new());
         return;
     }

@@ -1,12 +1,16 @@
 //! The terminal: taken, drawn to, and given back as it was.
 
-use std::io::{self, BufWriter, Stdout, Write as _, stdout};
+use std::{
+    io::{self, BufWriter, Stdout, Write as _, stdout},
+    mem::MaybeUninit,
+    ptr,
+};
 
 use crossterm::{
     cursor::{Hide, Show},
-    event::{DisableMouseCapture, EnableMouseCapture},
+    event::DisableMouseCapture,
     execute,
-    style::ResetColor,
+    style::{Print, ResetColor},
     terminal::{
         DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
         disable_raw_mode, enable_raw_mode,
@@ -18,12 +22,21 @@ use ratatui_core::{
     layout::Rect,
 };
 use ratatui_crossterm::CrosstermBackend;
-use rustix::process::{Pid, Signal, getpgrp, kill_process_group};
+use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    process::{Pid, Signal, getpgrp, kill_process_group},
+};
 
 use crate::stderr;
 
 /// How much is written at once at most: a whole screen.
 const BUFFER_BYTES: usize = 256 << 10;
+
+/// Has the terminal tell of buttons and the wheel, not of each move: xterm's control sequences 1000 and 1006.
+const MOUSE_BUTTONS: &str = "\x1b[?1000h\x1b[?1006h";
+
+/// The most that is drawn: a terminal may claim any size.
+const LARGEST: (u16, u16) = (1000, 500);
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +72,7 @@ impl<B: Backend> Painter<B> {
     /// Draws a screen of the size that the terminal has now.
     pub(super) fn paint(&mut self, draw: impl FnOnce(&mut Buffer)) -> Result<(), B::Error> {
         let size = self.backend.size()?;
-        let area = Rect::new(0, 0, size.width, size.height);
+        let area = Rect::new(0, 0, size.width.min(LARGEST.0), size.height.min(LARGEST.1));
         let mut next = Buffer::empty(area);
         draw(&mut next);
         let before = match self.shown.take().filter(|it| it.area == area) {
@@ -109,9 +122,7 @@ impl Terminal {
     /// Stops the process as Ctrl-Z does, with all of its group, and has the terminal again when it goes on.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
         give_back();
-        // Where nobody could let it go on, the kernel does not stop it.
-        let group: Pid = getpgrp();
-        let _ = kill_process_group(group, Signal::TSTP);
+        stop();
         take()?;
         self.painter.forget();
         Ok(())
@@ -127,16 +138,46 @@ impl Drop for Terminal {
 
 fn take() -> io::Result<()> {
     enable_raw_mode()?;
-    execute!(stdout(), EnterAlternateScreen, DisableLineWrap, EnableMouseCapture, Hide)
+    execute!(stdout(), EnterAlternateScreen, DisableLineWrap, Print(MOUSE_BUTTONS), Hide)
 }
 
-/// As much as can be given back.
+/// Stops the process group, and returns when it goes on. Where nobody could let it go on, the kernel does not stop it.
+fn stop() {
+    let mut stops = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // Another thread may get the group's signal, and this one go on until the process is stopped. So it has one of its own
+    // to wait for; what is left of both goes when the process goes on.
+    // SAFETY: both sets are written before they are read, and outlive the calls; the rest takes numbers.
+    unsafe {
+        libc::sigemptyset(stops.as_mut_ptr());
+        libc::sigaddset(stops.as_mut_ptr(), libc::SIGTSTP);
+        libc::pthread_sigmask(libc::SIG_BLOCK, stops.as_ptr(), before.as_mut_ptr());
+        libc::raise(libc::SIGTSTP);
+    }
+    let group: Pid = getpgrp();
+    let _ = kill_process_group(group, Signal::TSTP);
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+}
+
+/// Gives the terminal back for a thread that may be stuck writing to it: lines are lines again, and as much of the rest as
+/// it takes without waiting.
+pub(super) fn abandon() {
+    let _ = disable_raw_mode();
+    if let Ok(flags) = fcntl_getfl(stdout()) {
+        let _ = fcntl_setfl(stdout(), flags | OFlags::NONBLOCK);
+        give_back();
+        let _ = fcntl_setfl(stdout(), flags);
+    }
+}
+
+/// As much as can be given back. How lines are read comes first, which needs nobody to take what is written.
 fn give_back() {
+    let _ = disable_raw_mode();
     let mut to = stdout();
     let _ =
         execute!(to, ResetColor, DisableMouseCapture, EnableLineWrap, LeaveAlternateScreen, Show);
     let _ = to.flush();
-    let _ = disable_raw_mode();
 }
 
 #[cfg(test)]

@@ -248,7 +248,7 @@ fn a_screen_that_is_too_small_says_so_and_comes_back() {
     for size in [(59, 24), (80, 11), (10, 1), (1, 1), (0, 0)] {
         let shown = text(&picture(&mut app, &mut model, PLAIN, size));
         assert!(!shown.contains("FUNCTION"), "{shown}");
-        assert!(size.0 < 30 || shown.contains("60×12 cells are needed"), "{shown}");
+        assert!(size.0 < 30 || shown.contains("needs at least 60×12"), "{shown}");
     }
     let shown = text(&picture(&mut app, &mut model, PLAIN, (60, 12)));
     assert!(shown.contains("FUNCTION") && shown.contains("parse"), "{shown}");
@@ -423,8 +423,12 @@ fn keys_end_suspend_and_save() {
     assert_eq!(app.wish.take(), Some(Wish::Save("profile.html".into())));
     type_keys(&mut app, &mut model, " w");
     assert!(app.is_paused && app.span == Span::Start);
+    // What is shown is what was taken before.
     let shown = text(&picture(&mut app, &mut model, PLAIN, (80, 24)));
-    assert!(shown.contains("PAUSED") && shown.contains("since start"), "{shown}");
+    assert!(shown.contains("PAUSED") && shown.contains("last 2.0 s"), "{shown}");
+    model.span = Span::Start;
+    let shown = text(&picture(&mut app, &mut model, PLAIN, (80, 24)));
+    assert!(shown.contains("since start"), "{shown}");
 }
 
 #[test]

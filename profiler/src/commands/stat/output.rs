@@ -78,7 +78,9 @@ impl Format {
         match self {
             Self::Table => table(rows, at),
             Self::Separated(separator) => {
-                rows.iter().map(|row| separated(row, at, separator)).collect()
+                // All lines have the same fields.
+                let has_deviation = rows.iter().any(|it| it.deviation.is_some());
+                rows.iter().map(|row| separated(row, at, separator, has_deviation)).collect()
             }
             Self::Json => rows.iter().fold(String::new(), |mut text, row| {
                 let _ = writeln!(text, "{}", object(row, at));
@@ -186,7 +188,7 @@ fn summary_table(summary: &Summary) -> String {
 }
 
 /// The fields of `perf stat -x`.
-fn separated(row: &Row<'_>, at: Option<Duration>, separator: &str) -> String {
+fn separated(row: &Row<'_>, at: Option<Duration>, separator: &str, has_deviation: bool) -> String {
     let (count, unit) = row.quantity(6);
     let running_ns = match row.reading {
         Reading::Counted(total) => total.running_ns,
@@ -200,7 +202,8 @@ fn separated(row: &Row<'_>, at: Option<Duration>, separator: &str) -> String {
     let mut fields: Vec<String> =
         at.map(|at| format!("{:.9}", at.as_secs_f64())).into_iter().collect();
     fields.extend([count, unit.to_owned(), row.event.to_string()]);
-    fields.extend(row.deviation.map(|it| format!("{it:.2}%")));
+    let deviation = row.deviation.map_or_else(String::new, |it| format!("{it:.2}%"));
+    fields.extend(has_deviation.then_some(deviation));
     fields.extend([running_ns.to_string(), format!("{percent:.2}"), ratio, ratio_unit.to_owned()]);
     let fields: Vec<String> = fields.into_iter().map(|it| quoted(it, separator)).collect();
     fields.join(separator) + "\n"

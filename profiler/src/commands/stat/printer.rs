@@ -2,8 +2,6 @@
 
 use std::{io::Write as _, path::PathBuf};
 
-use profiler_profile::printable::printable_lines;
-
 use crate::{
     cli::StatArgs,
     commands::{destination, file_of, replacement::Replacement},
@@ -34,9 +32,9 @@ impl Printer {
     /// Prints at once.
     pub(super) fn write(&mut self, text: &str) -> Result<()> {
         match &mut self.to {
-            None => stderr::write(text),
+            None => stderr::write_fields(text),
             Some(sink) => {
-                let written = sink.write_all(printable_lines(text).as_bytes());
+                let written = sink.write_all(stderr::printable_fields(text).as_bytes());
                 let written = written.and_then(|()| sink.flush());
                 written.map_err(|error| Error::write(sink.path(), &error))?;
             }

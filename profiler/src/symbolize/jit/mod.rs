@@ -75,7 +75,7 @@ impl JitNames {
     /// What it holds.
     pub(super) fn account(&self) -> Cache {
         Cache {
-            name: "names of run-time code",
+            name: "names of JIT code",
             entries: count(self.processes.len()),
             bytes: count(self.processes.values().map(Names::bytes).sum()),
             limit_bytes: Some(count(self.limit_bytes)),

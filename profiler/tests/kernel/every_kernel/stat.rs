@@ -12,7 +12,7 @@ use profiler::stderr;
 use serde_json::Value;
 
 use super::filters::Cgroup;
-use crate::support::{Program, fixture, profiler, profiler_path, run};
+use crate::support::{Program, fixture, profiler, profiler_path, run, wait_until};
 
 /// What the fixture asks the kernel for, three times each time, once of them with 7.
 pub(crate) const ASKS: &str = "syscalls:sys_enter_getpgid";
@@ -86,10 +86,10 @@ impl Drop for Tracefs {
 }
 
 /// The fixture, ready to do something when it is told.
-struct Waiting(Program);
+pub(crate) struct Waiting(pub(crate) Program);
 
 impl Waiting {
-    fn new(what: &[&str]) -> Self {
+    pub(crate) fn new(what: &[&str]) -> Self {
         let mut command = Command::new(counted());
         command.args(what).arg("wait").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut waiting = Self(Program(command.spawn().unwrap()));
@@ -102,7 +102,7 @@ impl Waiting {
     }
 
     /// Has it done, to the end.
-    fn go(&mut self) {
+    pub(crate) fn go(&mut self) {
         self.0.0.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         self.wait();
     }
@@ -327,11 +327,30 @@ fn a_signal_ends_the_command_and_counts_are_printed() {
     counting.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     let pid = i32::try_from(counting.0.id()).unwrap();
     // SAFETY: no preconditions; the child has not been waited for, so the pid is its own.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
     let mut said = String::new();
     counting.0.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(counting.0.wait().unwrap().code(), Some(130), "{said}");
+    assert_eq!(counting.0.wait().unwrap().code(), Some(143), "{said}");
     assert!(said.contains(" msec   task-clock ") && said.contains(" s      user\n"), "{said}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn counts_are_there_while_a_command_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("counts");
+    let mut command = profiler();
+    command.args(["stat", "--json", "-d", "100ms", "-e", "task-clock", "-o"]).arg(&file);
+    command.args(["--", &counted(), "spins", "1", "0", "wait"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut counting = Program(command.spawn().unwrap());
+    wait_until("the counts are written", || file.exists());
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(r#""event":"task-clock""#) && text.contains("summary"), "{text}");
+    // It has what it waits for, and then ends.
+    assert!(counting.0.try_wait().unwrap().is_none());
+    counting.0.stdin.take().unwrap().write_all(b"x").unwrap();
+    assert_eq!(counting.0.wait().unwrap().code(), Some(0));
 }
 
 /// A kernel setting, which is as it was when this is dropped.

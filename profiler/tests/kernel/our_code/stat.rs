@@ -1,49 +1,18 @@
 //! Counts are those of `perf stat`.
 
-use std::process::{Command, Stdio};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
 
+use profiler::stderr;
 use serde_json::Value;
 
 use crate::{
-    every_kernel::stat::{ASKS, Tracefs, count, counted},
-    support::{is_installed, run},
+    every_kernel::stat::{ASKS, Tracefs, Waiting, count, counted},
+    support::{Program, is_installed, profiler, run, wait_until},
 };
-
-/// Events that both count, and how often the fixture does each thing: for some seconds in all.
-const EVENTS: &str = "page-faults:u,page-faults,minor-faults,task-clock";
-
-/// Runs a command below `perf stat -x,` and that below ours: what ours has counted, and perf's rows.
-fn counts(events: &str, command: &[&str]) -> (Vec<Value>, Vec<Vec<String>>) {
-    let dir = tempfile::tempdir().unwrap();
-    let [ours, theirs] = ["ours", "theirs"].map(|it| dir.path().join(it).display().to_string());
-    let perf = ["perf", "stat", "-x,", "-o", &theirs, "-e", events, "--"];
-    let ours_first = ["stat", "--json", "-o", &ours, "-e", events, "--"];
-    let output = run(&[&ours_first[..], &perf, command].concat());
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let text = std::fs::read_to_string(ours).unwrap();
-    let objects = text.lines().map(|it| serde_json::from_str::<Value>(it).unwrap());
-    let theirs = std::fs::read_to_string(theirs).unwrap();
-    let rows = theirs.lines().filter(|it| !it.is_empty() && !it.starts_with('#'));
-    let rows = rows.map(|it| it.split(',').map(str::to_owned).collect());
-    (objects.filter(|it| it["type"] == "event").collect(), rows.collect())
-}
-
-#[test]
-#[ignore = "needs root: cargo xtask test"]
-fn counts_are_those_of_perf() {
-    if !is_installed("perf") {
-        return;
-    }
-    // perf itself, which ours counts with it, takes little beside.
-    let (ours, theirs) = counts(EVENTS, &[&counted(), "faults", "200000", "1"]);
-    assert_eq!((ours.len(), theirs.len()), (4, 4), "{theirs:?}");
-    for (ours, theirs) in ours.iter().zip(&theirs) {
-        let (mine, perfs) = (ours["value"].as_f64().unwrap(), theirs[0].parse::<f64>().unwrap());
-        assert_eq!(ours["event"], *theirs[2]);
-        let off = (mine - perfs) / perfs;
-        assert!((0.0..0.02).contains(&off), "{ours}: {theirs:?}");
-    }
-}
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
@@ -62,4 +31,69 @@ fn what_only_the_command_does_is_the_same_to_the_last() {
     let ours: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
     assert_eq!(theirs.split(',').next().unwrap().parse(), Ok(count(&ours)), "{theirs}");
     assert_eq!(count(&ours), 9000);
+}
+
+/// `perf stat` under the name that it has in emulated machines.
+const PERF_STAT: &str = "/bin/perf-stat";
+
+/// Starts a program that counts, and waits until it has so many events open and waits itself.
+fn counting(mut command: Command, events: usize) -> Program {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let program = Program(command.spawn().unwrap());
+    let proc = format!("/proc/{}", program.0.id());
+    wait_until("all events are open, and it waits", || {
+        let files = fs::read_dir(format!("{proc}/fd")).unwrap().flatten();
+        let links = files.filter_map(|it| fs::read_link(it.path()).ok());
+        let open = links.filter(|it| it.to_string_lossy().contains("[perf_event]")).count();
+        let stat = fs::read_to_string(format!("{proc}/stat")).unwrap();
+        open >= events && stat.rsplit_once(')').unwrap().1.starts_with(" S")
+    });
+    program
+}
+
+/// Both count one process at the same time.
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn counts_of_a_process_are_those_that_perf_has_of_it() {
+    let mut perf = if Path::new(PERF_STAT).exists() {
+        Command::new(PERF_STAT)
+    } else if is_installed("perf") {
+        let mut perf = Command::new("perf");
+        perf.arg("stat");
+        perf
+    } else {
+        return;
+    };
+    let pmus = fs::read_dir("/sys/bus/event_source/devices").unwrap().flatten();
+    let has_pmu = pmus.into_iter().any(|it| it.file_name().to_string_lossy().starts_with("armv8_"));
+    let (events, names) = if has_pmu {
+        ("page-faults:u,task-clock,cycles:u,cycles", 4)
+    } else {
+        ("page-faults:u,task-clock", 2)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [ours, theirs] = ["ours", "theirs"].map(|it| dir.path().join(it));
+    let mut waiting = Waiting::new(&["faults", "50000", "0"]);
+    let pid = waiting.0.pid();
+    perf.args(["-x,", "-e", events, "-p", &pid, "-o"]).arg(&theirs);
+    let mut perf = counting(perf, names);
+    let mut profiler = profiler();
+    profiler.args(["stat", "--json", "-e", events, "-p", &pid, "-o"]).arg(&ours);
+    let mut profiler = counting(profiler, names);
+    waiting.go();
+    drop(waiting);
+    assert!(perf.0.wait().unwrap().success() && profiler.0.wait().unwrap().success());
+    let ours = fs::read_to_string(ours).unwrap();
+    let ours = ours.lines().map(|it| serde_json::from_str::<Value>(it).unwrap());
+    let ours: Vec<Value> = ours.filter(|it| it["type"] == "event").collect();
+    let theirs = fs::read_to_string(theirs).unwrap();
+    let theirs = theirs.lines().filter(|it| !it.is_empty() && !it.starts_with('#'));
+    let theirs: Vec<Vec<&str>> = theirs.map(|it| it.split(',').collect()).collect();
+    assert_eq!((ours.len(), theirs.len()), (names, names), "{ours:#?} {theirs:#?}");
+    for (ours, theirs) in ours.iter().zip(theirs) {
+        let (mine, perfs) = (ours["value"].as_f64().unwrap(), theirs[0].parse::<f64>().unwrap());
+        stderr::say(&format!("{}: {mine}, and {perfs} by perf", ours["event"]));
+        assert!(perfs > 0.0 && (mine - perfs).abs() / perfs < 0.02, "{ours}: {theirs:?}");
+    }
+    assert_eq!(count(&ours[0]), 50_000);
 }

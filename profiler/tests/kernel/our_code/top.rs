@@ -140,7 +140,7 @@ fn the_hottest_function_is_first_with_its_callers_and_can_be_saved() {
     terminal.wait_for("outer");
     // Smaller than it can be, and large again.
     terminal.tmux(&["resize-window", "-x", "50", "-y", "10"]);
-    terminal.wait_for("60×12 cells are needed");
+    terminal.wait_for("needs at least 60×12");
     terminal.tmux(&["resize-window", "-x", "120", "-y", "40"]);
     terminal.wait_for("outer");
 
