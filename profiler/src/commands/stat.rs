@@ -22,7 +22,7 @@ use crate::{
     kernel,
     launch::Launch,
     limits,
-    perf::event::Event,
+    perf::{cgroups, event::Event},
     process::watched::Watched,
     procfs::called,
     shutdown::Signals,
@@ -269,8 +269,9 @@ fn target(args: &StatArgs) -> Result<Target> {
         return Ok(Target::Tasks { pids, tids: args.tids.clone() });
     }
     if let Some(path) = &args.cgroup {
-        let folder = cgroup(&CgroupName::Path(path.clone()))?;
-        return Ok(Target::Cgroup { folder, cpus: cpus(args)? });
+        let cpus = cpus(args)?;
+        let folder = cgroup(&CgroupName::Path(path.clone()), cpus.iter().next())?;
+        return Ok(Target::Cgroup { folder, cpus });
     }
     if args.command.is_empty() || args.all_cpus || args.cpus.is_some() {
         return Ok(Target::Cpus(cpus(args)?));
@@ -290,11 +291,15 @@ fn cpus(args: &StatArgs) -> Result<profiler_profile::cpus::CpuList> {
     Err(Error::Usage(why))
 }
 
-fn cgroup(name: &CgroupName) -> Result<OwnedFd> {
+/// The folder of a cgroup, of which events can be counted, as on this CPU.
+fn cgroup(name: &CgroupName, cpu: Option<u32>) -> Result<OwnedFd> {
     let found = name.find().map_err(|why| Error::Usage(format!("{name}: {why}")))?;
     let folder = found.first().ok_or_else(|| Error::Usage(format!("{name}: there is none")))?;
     let opened = std::fs::File::open(folder).map(OwnedFd::from);
-    opened.map_err(|error| Error::system(format!("cannot open {}", folder.display()), error))
+    let opened = opened
+        .map_err(|error| Error::system(format!("cannot open {}", folder.display()), error))?;
+    cpu.map_or(Ok(()), |cpu| cgroups::check(folder, &opened, cpu))?;
+    Ok(opened)
 }
 
 /// Whose counts they are, for people.

@@ -76,7 +76,7 @@ fn folder(path: &Path) -> Result<Arc<OwnedFd>> {
 }
 
 /// Whether the kernel counts events of this cgroup; tried with one that every kernel has.
-fn check(path: &Path, folder: &OwnedFd, cpu: u32) -> Result<()> {
+pub(crate) fn check(path: &Path, folder: &OwnedFd, cpu: u32) -> Result<()> {
     let scope = Scope::Cgroup { folder: folder.as_fd(), cpu };
     match open::open(&mut attr::counting(&Event::dummy()), scope, None) {
         // The CPU has just gone offline, which says nothing of the cgroup.
@@ -88,13 +88,14 @@ fn check(path: &Path, folder: &OwnedFd, cpu: u32) -> Result<()> {
 fn refusal(path: &Path, error: &io::Error) -> Error {
     let next = match error.raw_os_error() {
         Some(libc::ENOENT) => {
-            "perf_event is a controller of a hierarchy of version 1 here: leave --per-cgroup out, or unmount that"
+            "perf_event is a controller of a hierarchy of version 1 here, or nothing was ever enabled in \
+             cgroup.subtree_control of the root of this one"
         }
-        Some(libc::EINVAL) => "that needs a kernel with CONFIG_CGROUP_PERF: leave --per-cgroup out",
+        Some(libc::EINVAL) => "that needs a kernel with CONFIG_CGROUP_PERF",
         Some(libc::EMFILE | libc::ENFILE) => {
             "each CPU takes a file for each cgroup and event: raise `ulimit -n`"
         }
-        _ => "leave --per-cgroup out; `profiler doctor` shows what is missing",
+        _ => "`profiler doctor` shows what is missing",
     };
     Error::system_with(format!("perf_event_open of the cgroup {}", path.display()), error, next)
 }

@@ -13,11 +13,13 @@ ifconfig lo 127.0.0.1 up
 echo 0 > /proc/sys/kernel/perf_cpu_time_max_percent
 
 # While one CPU patches the kernel's code, QEMU's other one can keep a translation of what stood there in
-# between, and the kernel dies of a breakpoint (`Oops: int3`). It patches where page faults and switches are
-# counted when the first such event is opened. So these are open before anything runs.
+# between, and the kernel dies of a breakpoint (`Oops: int3`), or that CPU counts nothing. It patches where page faults,
+# switches and tracepoints are counted when the first such event is opened. So these are open before anything runs.
 mkfifo /tmp/held
+mount -t tracefs tracefs /sys/kernel/tracing
 /fixtures/held_events-c > /tmp/held &
 read -r held < /tmp/held
+umount /sys/kernel/tracing
 
 export PROFILER_TEST_AGENT=/profiler PROFILER_TEST_FIXTURES=/fixtures
 # This machine is made to be broken.

@@ -115,6 +115,15 @@ impl Cgroup {
                 stderr::say("skipped: cgroups of version 2 can't be mounted");
                 return None;
             }
+            // Before anything was enabled, cgroups below the root count no events either.
+            let controllers = fs::read_to_string(folder.join("cgroup.controllers")).unwrap();
+            let enable = |it: &str| {
+                fs::write(folder.join("cgroup.subtree_control"), format!("+{it}")).is_ok()
+            };
+            let _ = ["pids", "io", "memory"]
+                .into_iter()
+                .filter(|it| controllers.split_whitespace().any(|known| known == *it))
+                .any(enable);
         }
         let folder = mounted.clone().or(known).unwrap().join(name);
         fs::create_dir_all(folder.join("below")).unwrap();

@@ -279,7 +279,7 @@ fn separated_fields_are_those_of_perf() {
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(';').collect()).collect();
     let [faults, clock, dummy] = rows.as_slice() else { panic!("{text}") };
     assert!([faults, clock, dummy].iter().all(|row| row.len() == 7), "{text}");
-    assert!(faults[0].parse::<u64>().unwrap() > 0 && faults[1].is_empty(), "{text}");
+    assert!(faults[0].parse::<u64>().is_ok_and(|it| it > 0) && faults[1].is_empty(), "{text}");
     assert_eq!((faults[2], clock[1], clock[2]), ("page-faults", "msec", "task-clock"));
     // The same time, once in milliseconds and once in nanoseconds.
     let clock_ns = clock[0].parse::<f64>().unwrap() * 1e6;
