@@ -92,7 +92,8 @@ pub async fn run(
 ) -> Result<(Ledger, Result<()>)> {
     settle_limits(config)?;
     let watched = Watched::open(&config.process.pids, &config.process.tids)?;
-    let mut sources = Sources::open(&config.perf)?;
+    let mut sources =
+        capabilities::having(config.set_aside & USER_PROBES, || Sources::open(&config.perf))?;
     capabilities::lay_down(USER_PROBES);
     // After the others, whose rings must have their page of what the kernel allows to lock.
     let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;

@@ -11,7 +11,6 @@ use profiler_profile::source::Rate;
 
 use crate::{
     error::{Error, Result},
-    hardening::capabilities::{USER_PROBES, having},
     perf::{
         attr::{self, How},
         event::Event,
@@ -39,10 +38,8 @@ impl Point {
         if let Some(place) = &place {
             place.put_into(&mut attr);
         }
-        let mut open = || open::open(&mut attr, Scope::Cpu(cpu), None);
-        let is_in_user_code = of.probe.as_ref().is_some_and(|it| it.path.is_some());
-        let opened = if is_in_user_code { having(USER_PROBES, open) } else { open() };
-        let fd = opened.map_err(|error| refusal::explain(&event, Use::Trace, &error))?;
+        let fd = open::open(&mut attr, Scope::Cpu(cpu), None)
+            .map_err(|error| refusal::explain(&event, Use::Trace, &error))?;
         Ok(Self { name: of.name.clone(), fd })
     }
 
