@@ -7,6 +7,7 @@
 
 mod interrupts;
 mod support;
+mod tracefs;
 
 /// What kernels differ in: the program and its verifier, records, events, sandboxes. On every machine of the
 /// matrix.

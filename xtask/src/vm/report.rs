@@ -271,9 +271,21 @@ impl Entry {
                 "the doctor does not say what {} says; if it should: cargo xtask vm --bless",
                 path.display()
             ));
+            print!("{}", changed_lines(kept.as_deref().unwrap_or_default(), &said));
         }
         Ok(())
     }
+}
+
+/// The lines that only one of two texts has, as a diff shows them.
+fn changed_lines(before: &str, after: &str) -> String {
+    let mut text = String::new();
+    for (sign, one, other) in [('-', before, after), ('+', after, before)] {
+        for line in one.lines().filter(|line| !other.lines().any(|it| it == *line)) {
+            let _ = writeln!(text, "  {sign} {line}");
+        }
+    }
+    text
 }
 
 /// The tests of a machine that have failed, each with the last lines that it has said.
@@ -324,6 +336,12 @@ mod tests {
         let many: Vec<String> = (0..100).map(|n| n.to_string()).collect();
         assert_eq!(last_lines(&many), &many[40..]);
         assert!(last_lines(&[]).is_empty());
+    }
+
+    #[test]
+    fn of_two_texts_the_lines_that_differ_are_shown() {
+        assert_eq!(changed_lines("a\nb\nc\n", "a\nd\nc\n"), "  - b\n  + d\n");
+        assert_eq!(changed_lines("a\n", "a\n"), "");
     }
 
     #[test]

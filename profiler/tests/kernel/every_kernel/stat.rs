@@ -4,15 +4,16 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
-    path::Path,
     process::{Command, Output, Stdio},
 };
 
-use profiler::stderr;
 use serde_json::Value;
 
 use super::filters::Cgroup;
-use crate::support::{Program, fixture, profiler, profiler_path, run, wait_until};
+use crate::{
+    support::{Program, fixture, profiler, profiler_path, run, wait_until},
+    tracefs::Tracefs,
+};
 
 /// What the fixture asks the kernel for, three times each time, once of them with 7.
 pub(crate) const ASKS: &str = "syscalls:sys_enter_getpgid";
@@ -45,44 +46,6 @@ pub(super) fn counts_of(events: &str, options: &[&str], fixture: &[&str]) -> Vec
 
 pub(crate) fn count(event: &Value) -> u64 {
     event["count"].as_u64().unwrap_or_else(|| panic!("{event}"))
-}
-
-/// Tracefs, for as long as this lives; `None`, and the reason printed, where it can't be had.
-pub(crate) struct Tracefs {
-    was_mounted: bool,
-}
-
-impl Tracefs {
-    const FOLDER: &str = "/sys/kernel/tracing";
-
-    pub(crate) fn mount() -> Option<Self> {
-        let has = |event: &str| {
-            Path::new(Self::FOLDER).join("events").join(event.replace(':', "/")).exists()
-        };
-        let was_mounted = has("");
-        if !was_mounted {
-            let mut mount = Command::new("mount");
-            mount.args(["-t", "tracefs", "nodev", Self::FOLDER]);
-            if !mount.status().is_ok_and(|it| it.success()) {
-                stderr::say("skipped: tracefs can't be mounted");
-                return None;
-            }
-        }
-        let mounted = Self { was_mounted };
-        if !has(ASKS) {
-            stderr::say("skipped: this kernel has no tracepoints of system calls");
-            return None;
-        }
-        Some(mounted)
-    }
-}
-
-impl Drop for Tracefs {
-    fn drop(&mut self) {
-        if !self.was_mounted {
-            let _ = Command::new("umount").arg(Self::FOLDER).status();
-        }
-    }
 }
 
 /// The fixture, ready to do something when it is told.
@@ -135,7 +98,7 @@ fn counted_while(arguments: &[&str], act: impl FnOnce()) -> u64 {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_command_is_counted_with_its_children_and_nobody_else() {
-    let Some(_tracefs) = Tracefs::mount() else { return };
+    let Some(_tracefs) = Tracefs::with(ASKS) else { return };
     let other = Waiting::new(&["asks", "1", "0"]);
     assert_eq!(count(&counts_of(ASKS, &[], &["asks", "100", "0"])[0]), 300);
     assert_eq!(count(&counts_of(ASKS, &[], &["asks", "100", "3"])[0]), 1200);
@@ -145,7 +108,7 @@ fn a_command_is_counted_with_its_children_and_nobody_else() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn only_hits_as_the_filter_says_count() {
-    let Some(_tracefs) = Tracefs::mount() else { return };
+    let Some(_tracefs) = Tracefs::with(ASKS) else { return };
     let of = |filter| count(&counts_of(ASKS, &["--filter", filter], &["asks", "100", "1"])[0]);
     assert_eq!((of("pid == 7"), of("pid != 7"), of("pid == 8")), (200, 400, 0));
     let refused = run(&["stat", "-e", ASKS, "--filter", "pud == 7", "--", "true"]);
@@ -178,7 +141,7 @@ fn the_page_faults_of_a_process_are_exact_in_the_sum_of_intervals() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_process_is_counted_with_what_it_starts() {
-    let Some(_tracefs) = Tracefs::mount() else { return };
+    let Some(_tracefs) = Tracefs::with(ASKS) else { return };
     let mut waiting = Waiting::new(&["asks", "10", "4"]);
     let pid = waiting.0.pid();
     assert_eq!(counted_while(&["-e", ASKS, "-p", &pid], || waiting.go()), 150);
@@ -205,7 +168,7 @@ fn counting_ends_with_the_process() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_cgroup_and_nobody_else_is_counted() {
-    let Some(_tracefs) = Tracefs::mount() else { return };
+    let Some(_tracefs) = Tracefs::with(ASKS) else { return };
     let Some(cgroup) = Cgroup::new() else { return };
     let (mut inside, mut outside) =
         (Waiting::new(&["asks", "10", "1"]), Waiting::new(&["asks", "10", "0"]));
@@ -222,7 +185,7 @@ fn a_cgroup_and_nobody_else_is_counted() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn all_cpus_are_counted_while_a_command_runs() {
-    let Some(_tracefs) = Tracefs::mount() else { return };
+    let Some(_tracefs) = Tracefs::with(ASKS) else { return };
     let counts = counts_of(ASKS, &["-a", "--filter", "pid == 7"], &["asks", "100", "0"]);
     assert_eq!(count(&counts[0]), 100);
     // A clock of a CPU goes on, whatever runs there.
@@ -252,7 +215,7 @@ fn a_group_is_read_at_once() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn repeated_runs_have_a_mean_and_its_deviation() {
-    let Some(_tracefs) = Tracefs::mount() else { return };
+    let Some(_tracefs) = Tracefs::with(ASKS) else { return };
     let counted = counted();
     let events = format!("{ASKS},task-clock");
     let arguments = ["-r", "3", "-e", &events, "--", &counted, "asks", "10", "0"];

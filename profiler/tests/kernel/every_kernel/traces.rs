@@ -1,7 +1,6 @@
 //! Tracepoints and probes: each hit is a sample.
 
 use std::{
-    ffi::CString,
     fs,
     io::{Read as _, Write as _},
     path::Path,
@@ -12,21 +11,13 @@ use profiler::stderr;
 use serde_json::Value;
 
 use super::ledger::assert_sound;
-use crate::support::{Ended, Program, Run, fixture, left_in_kernel, parse_json, run, symbols};
+use crate::{
+    support::{Ended, Program, Run, fixture, left_in_kernel, parse_json, run, symbols},
+    tracefs::Tracefs,
+};
 
-/// Where tests find tracefs, which they mount if nobody has: it is a machine for tests.
-fn tracefs() {
-    let path = "/sys/kernel/tracing";
-    if Path::new(path).join("events").exists() {
-        return;
-    }
-    let [source, target, kind] = ["nodev", path, "tracefs"].map(|it| CString::new(it).unwrap());
-    // SAFETY: all are strings that live; it takes no data.
-    let result = unsafe {
-        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, std::ptr::null())
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-}
+/// What the fixture hits.
+const RENAME: &str = "task:task_rename";
 
 /// Whether the kernel has a PMU; if not, says so.
 fn has_pmu(name: &str) -> bool {
@@ -91,12 +82,12 @@ fn in_fixture(kind: &str, place: &str) -> String {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn each_hit_of_a_tracepoint_is_a_sample() {
-    tracefs();
+    let Some(_tracefs) = Tracefs::with(RENAME) else { return };
     let mut program = Renames::start();
-    let (samples, summary, _) = program.recorded(&["-e", "task:task_rename"]);
+    let (samples, summary, _) = program.recorded(&["-e", RENAME]);
     assert_eq!(samples.len(), 100, "{summary}");
     for sample in &samples {
-        assert_eq!((&sample["period"], &sample["event"]), (&1.into(), &"task:task_rename".into()));
+        assert_eq!((&sample["period"], &sample["event"]), (&1.into(), &RENAME.into()));
         let user = symbols(&sample["user"]);
         let at = user.iter().position(|it| *it == "renamed").unwrap_or_else(|| panic!("{sample}"));
         assert_eq!(user[at..at + 3], ["renamed", "caller", "main"], "{sample}");
@@ -169,7 +160,7 @@ fn with_a_period_a_sample_stands_for_as_many_hits() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn only_hits_whose_fields_are_as_wanted_are_samples() {
-    tracefs();
+    let Some(_tracefs) = Tracefs::with(RENAME) else { return };
     let mut program = Renames::start();
     let pid = program.pid();
     let own = format!("common_pid == {pid} && newcomm ~ '*o?h*' && !(newcomm == fourth)");
@@ -182,7 +173,7 @@ fn only_hits_whose_fields_are_as_wanted_are_samples() {
         (others.as_str(), 0),
         ("oom_score_adj > 1000", 0),
     ] {
-        let arguments = ["-e", "task:task_rename", "--filter", filter];
+        let arguments = ["-e", RENAME, "--filter", filter];
         let (samples, summary, _) = program.recorded(&arguments);
         // After the first run, the name before is one of the two, too.
         assert_eq!(samples.len(), count, "{filter}: {summary}");
@@ -192,7 +183,7 @@ fn only_hits_whose_fields_are_as_wanted_are_samples() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn what_a_pattern_matches_is_one_source_beside_others() {
-    tracefs();
+    let Some(_tracefs) = Tracefs::with(RENAME) else { return };
     let mut program = Renames::start();
     let arguments = ["-e", "task:task_*", "-e", "cpu-clock", "-F", "99"];
     let (samples, summary, ended) = program.recorded(&arguments);
@@ -206,7 +197,7 @@ fn what_a_pattern_matches_is_one_source_beside_others() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn hits_on_other_cpus_than_those_named_are_none() {
-    tracefs();
+    let Some(_tracefs) = Tracefs::with(RENAME) else { return };
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     let last = online.trim().rsplit(['-', ',']).next().unwrap();
     if last == "0" {
@@ -215,7 +206,7 @@ fn hits_on_other_cpus_than_those_named_are_none() {
     }
     let mut program = Renames::start();
     for (cpu, count) in [("0", 0), (last, 100)] {
-        let (samples, summary, _) = program.recorded(&["-e", "task:task_rename", "-C", cpu]);
+        let (samples, summary, _) = program.recorded(&["-e", RENAME, "-C", cpu]);
         assert_eq!(samples.len(), count, "{summary}");
         assert_eq!(summary["per_cpu"].as_array().unwrap().len(), 1, "{summary}");
     }
@@ -224,22 +215,21 @@ fn hits_on_other_cpus_than_those_named_are_none() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn what_cant_be_traced_is_said_in_a_line_or_two() {
-    tracefs();
+    let Some(_tracefs) = Tracefs::with(RENAME) else { return };
     let text = tempfile::NamedTempFile::new().unwrap();
     fs::write(text.path(), "#!/bin/sh\n").unwrap();
     let of_text = format!("uprobe:{}:main", text.path().display());
     let [near, far, beyond] =
         ["renamd", "0xfffffff", "renamed+0x100000"].map(|place| in_fixture("uprobe", place));
-    let rename = "task:task_rename";
     let (usage, refused) = (Some(2), Some(1));
     let mut all = vec![
         (vec!["-e", "task:task_renam"], usage, "did you mean task:task_rename"),
-        (vec!["-e", rename, "--filter", "newcom == x"], usage, "did you mean newcomm"),
-        (vec!["-e", rename, "--filter", "newcomm == 5"], usage, "`newcomm` is text"),
-        (vec!["-e", rename, "--filter", "newcomm ="], usage, "column 9"),
+        (vec!["-e", RENAME, "--filter", "newcom == x"], usage, "did you mean newcomm"),
+        (vec!["-e", RENAME, "--filter", "newcomm == 5"], usage, "`newcomm` is text"),
+        (vec!["-e", RENAME, "--filter", "newcomm ="], usage, "column 9"),
         (vec!["-e", "faults", "--filter", "a == 5"], usage, "only hits of tracepoints have fields"),
         (vec!["-e", "task:task_rename:u"], usage, "leave them out"),
-        (vec!["-e", rename, "-F", "99"], usage, "have no frequency"),
+        (vec!["-e", RENAME, "-F", "99"], usage, "have no frequency"),
     ];
     if has_pmu("uprobe") {
         all.extend([

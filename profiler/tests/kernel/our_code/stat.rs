@@ -10,14 +10,15 @@ use profiler::stderr;
 use serde_json::Value;
 
 use crate::{
-    every_kernel::stat::{ASKS, Tracefs, Waiting, count, counted},
+    every_kernel::stat::{ASKS, Waiting, count, counted},
     support::{Program, is_installed, profiler, run, wait_until},
+    tracefs::Tracefs,
 };
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn what_only_the_command_does_is_the_same_to_the_last() {
-    let Some(_tracefs) = Tracefs::mount() else { return };
+    let Some(_tracefs) = Tracefs::with(ASKS) else { return };
     if !is_installed("perf") {
         return;
     }
