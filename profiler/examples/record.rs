@@ -16,7 +16,7 @@ use profiler::{
     bpf::load::{Program, SlotSettings},
     cli::Cli,
     config::{Config, Machine},
-    perf::{record::split, set::EventSet, sideband::Sideband},
+    perf::{config::EventChoice, record::split, set::EventSet, sideband::Sideband},
     ring::SampleRing,
     sample,
 };
@@ -51,7 +51,9 @@ async fn main() -> Result<()> {
     let cli = Cli::parse_from(["profiler", "-e", "cpu-clock", "-F", "99", "--call-graph", "fp"]);
     let config = Config::resolve(&cli.stream.sampling, Vec::new(), 0, &Machine::probe()?)?;
     let perf = &config.perf;
-    let event = perf.events.first().ok_or("no event")?;
+    let Some(EventChoice::Counted(event)) = perf.events.first() else {
+        return Err("no event".into());
+    };
     let mut set = EventSet::open(event, perf.rate, &perf.cpus, perf.cpus_named)?;
     let mut sideband = Sideband::open(&perf.cpus, RING_BYTES)?;
     let loaded = Program::load(&config.program, &[SlotSettings::default()])?;

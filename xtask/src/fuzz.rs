@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use object::{Architecture, Object as _, ObjectSection as _};
 
 use crate::{arch::Arch, command, ebpf, workspace};
@@ -72,7 +72,8 @@ pub(crate) fn run(seconds: u32, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all targets compile, without what they are linked with. `None` if what they depend on can't be had.
+/// Checks that all targets compile, without what they are linked with. `None` if what they depend on can't be had:
+/// they have a lock file of their own, and are not in the workspace.
 pub(crate) fn check(objects: &ebpf::Objects) -> Option<Result<()>> {
     let dir = workspace::root().join("profiler/fuzz");
     let cargo = |arguments: &[&str]| {
@@ -80,9 +81,11 @@ pub(crate) fn check(objects: &ebpf::Objects) -> Option<Result<()>> {
         cargo.args(arguments).current_dir(&dir);
         cargo
     };
-    let fetched = cargo(&["fetch", "--quiet", "--locked"]).status();
-    if !fetched.is_ok_and(|it| it.success()) {
-        return None;
+    let fetched = cargo(&["fetch", "--quiet", "--locked"]).output().ok()?;
+    if !fetched.status.success() {
+        let said = String::from_utf8_lossy(&fetched.stderr);
+        let is_stale = said.contains("lock file");
+        return is_stale.then(|| Err(anyhow!("{}: `cargo update --workspace` there", said.trim())));
     }
     let mut check = cargo(&["check", "--quiet", "--locked", "--bins"]);
     check

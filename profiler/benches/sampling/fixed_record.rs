@@ -7,7 +7,7 @@ use std::{
 
 use aya::{EbpfLoader, maps::RingBuf, programs::PerfEvent};
 use profiler::{
-    perf::{config::EventChoice, event::Event, set::EventSet},
+    perf::{config::CountedEvent, event::Event, set::EventSet},
     ring::SampleRing,
 };
 use profiler_profile::{cpus::CpuList, source::Rate};
@@ -36,7 +36,7 @@ pub(crate) fn measure(
         ebpf.program_mut("sample").ok_or("no program `sample`")?.try_into()?;
     program.load()?;
     let loaded = Loaded::by(std::process::id())?;
-    let choice = EventChoice::Named(Event::cpu_clock());
+    let choice = CountedEvent::Named(Event::cpu_clock());
     let mut set = EventSet::open(&choice, Rate::Frequency(HZ), cpus, true)?;
     set.attach(program.fd()?.try_clone()?)?;
 

@@ -55,17 +55,17 @@ impl Sources {
     pub(super) fn open(config: &Config) -> Result<Self> {
         let Config { rate, ref cpus, cpus_named, .. } = *config;
         let open = |event: &EventChoice| -> Result<Running> {
-            let source: Box<dyn Source> = match (event, &config.target) {
-                (EventChoice::Traced(it), _) => {
-                    Box::new(TraceSource::open(it, rate, cpus, cpus_named)?)
-                }
-                (_, Target::Cpus) => Box::new(EventSet::open(event, rate, cpus, cpus_named)?),
-                (_, Target::Tasks(tasks)) => {
-                    Box::new(TaskSet::open(event, rate, tasks, cpus, cpus_named)?)
-                }
-                (_, Target::Cgroups(folders)) => {
-                    Box::new(CgroupSet::open(event, rate, folders, cpus, cpus_named)?)
-                }
+            let source: Box<dyn Source> = match event {
+                EventChoice::Traced(it) => Box::new(TraceSource::open(it, rate, cpus, cpus_named)?),
+                EventChoice::Counted(it) => match &config.target {
+                    Target::Cpus => Box::new(EventSet::open(it, rate, cpus, cpus_named)?),
+                    Target::Tasks(tasks) => {
+                        Box::new(TaskSet::open(it, rate, tasks, cpus, cpus_named)?)
+                    }
+                    Target::Cgroups(folders) => {
+                        Box::new(CgroupSet::open(it, rate, folders, cpus, cpus_named)?)
+                    }
+                },
             };
             let asked = source.describe().rate;
             Ok(Running { source, asked, lowered: 0 })

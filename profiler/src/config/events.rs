@@ -13,7 +13,7 @@ use crate::{
     cli::{SamplingArgs, TypedFilter},
     filter::comm,
     perf::{
-        config::EventChoice,
+        config::{CountedEvent, EventChoice},
         event::Event,
         trace::{MAX_POINTS, Traced},
     },
@@ -29,7 +29,7 @@ pub(super) fn resolve(args: &SamplingArgs, machine: &Machine) -> Result<Vec<Even
         return Err(Error::Usage(format!("--filter '{}': {why}", it.filter)));
     }
     if named.is_empty() {
-        return Ok(vec![EventChoice::Default]);
+        return Ok(vec![EventChoice::Counted(CountedEvent::Default)]);
     }
     let mut events: Vec<EventChoice> = Vec::new();
     let mut add = |event: EventChoice| {
@@ -65,7 +65,7 @@ pub(super) fn resolve(args: &SamplingArgs, machine: &Machine) -> Result<Vec<Even
             return Err(Error::Usage(format!("--filter '{filter}': {why}, and {text} has none")));
         } else {
             for attr in attrs {
-                add(EventChoice::Named(check(attr, machine)?))?;
+                add(EventChoice::Counted(CountedEvent::Named(check(attr, machine)?)))?;
             }
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn resolve(args: &SamplingArgs, machine: &Machine) -> Result<Vec<Even
     }
     let filters = events.iter().filter_map(|it| match it {
         EventChoice::Traced(traced) => traced.filter.as_ref(),
-        _ => None,
+        EventChoice::Counted(_) => None,
     });
     let texts: usize = filters.map(|it| it.texts.len()).sum();
     if texts > MAX_TEXTS as usize {
@@ -92,8 +92,11 @@ pub(super) fn resolve(args: &SamplingArgs, machine: &Machine) -> Result<Vec<Even
 }
 
 fn is_same(one: &EventChoice, other: &EventChoice) -> bool {
+    use CountedEvent::Named;
     match (one, other) {
-        (EventChoice::Named(one), EventChoice::Named(other)) => one.is_same(other),
+        (EventChoice::Counted(Named(one)), EventChoice::Counted(Named(other))) => {
+            one.is_same(other)
+        }
         (EventChoice::Traced(one), EventChoice::Traced(other)) => one.is_same(other),
         _ => false,
     }

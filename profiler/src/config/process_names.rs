@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use profiler_events::{did_you_mean, near};
+
 use crate::{
     error::{Error, Result},
     procfs::called::Called,
@@ -10,16 +12,17 @@ use crate::{
 /// How many processes of a name are listed, and how much of each.
 const LISTED: usize = 10;
 const LISTED_CHARS: usize = 100;
-/// How like a name one has to be that is suggested: from 0 to 1.
-const LIKENESS: f64 = 0.8;
-const SUGGESTED: usize = 3;
 
 /// The process of this name. Of several, one that all others descend from is meant where these are sampled with it.
 pub(crate) fn find(name: &str, all: &[Called], with_children: bool) -> Result<u32> {
     let found: Vec<&Called> =
         all.iter().filter(|it| it.names.iter().any(|it| it == name)).collect();
     match found.as_slice() {
-        [] => Err(Error::Usage(format!("-p {name}: no process is called that{}", near(name, all)))),
+        [] => {
+            let names = all.iter().flat_map(|it| it.names.iter().cloned());
+            let meant = did_you_mean(&near(name, names));
+            Err(Error::Usage(format!("-p {name}: no process is called that{meant}")))
+        }
         [one] => Ok(one.pid),
         several => match ancestor(several, all) {
             Some(pid) if with_children => Ok(pid),
@@ -58,18 +61,6 @@ fn ambiguous(name: &str, several: &[&Called], root: Option<u32>) -> Error {
         choices.push(format!("         and {} more", count - LISTED));
     }
     Error::Choice { why, choices: choices.join("\n  ") }
-}
-
-/// Names that are almost this one.
-fn near(name: &str, all: &[Called]) -> String {
-    let names = all.iter().flat_map(|it| &it.names);
-    let mut near: Vec<(f64, &str)> =
-        names.map(|known| (strsim::jaro_winkler(name, known), &**known)).collect();
-    near.retain(|(likeness, _)| *likeness > LIKENESS);
-    near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-    near.dedup();
-    let near: Vec<&str> = near.into_iter().take(SUGGESTED).map(|(_, known)| known).collect();
-    if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) }
 }
 
 #[cfg(test)]

@@ -46,14 +46,13 @@ pub(super) fn check(target: &Target, events: &[EventChoice]) -> Result<()> {
         Target::Tasks(_) => "--per-task",
         Target::Cgroups(_) => "--per-cgroup",
     };
-    let is_traced = |it: &&EventChoice| matches!(it, EventChoice::Traced(_));
-    match events.iter().find(is_traced) {
-        Some(EventChoice::Traced(traced)) => {
+    events.iter().try_for_each(|event| match event {
+        EventChoice::Counted(_) => Ok(()),
+        EventChoice::Traced(traced) => {
             let why = format!("{traced} is hit in all tasks, and filtered: leave {option} out");
             Err(Error::Usage(format!("{option}: {why}")))
         }
-        _ => Ok(()),
-    }
+    })
 }
 
 /// Those that are not below another one, whose events fire for them, too.

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     cli::{Cli, StreamArgs},
     filter::{CgroupName, Filter},
-    perf::config::{EventChoice, Target, Tasks},
+    perf::config::{CountedEvent, EventChoice, Target, Tasks},
     procfs::called::Called,
 };
 
@@ -183,7 +183,7 @@ fn each_event_is_one_source_of_a_few() {
         Ok(choices
             .into_iter()
             .map(|it| match it {
-                EventChoice::Default => "the default".to_owned(),
+                EventChoice::Counted(CountedEvent::Default) => "the default".to_owned(),
                 event => event.to_string(),
             })
             .collect::<Vec<_>>())
@@ -242,7 +242,7 @@ fn tracepoints_and_probes_are_one_source_each() {
         let events = resolved(arguments, &machine).unwrap().perf.events;
         let traced = events.into_iter().filter_map(|it| match it {
             EventChoice::Traced(traced) => Some(traced),
-            _ => None,
+            EventChoice::Counted(_) => None,
         });
         traced.collect::<Vec<_>>()
     };

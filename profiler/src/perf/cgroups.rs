@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{
     attr,
-    config::EventChoice,
+    config::CountedEvent,
     event::Event,
     open::{self, Scope},
     set::EventSet,
@@ -42,7 +42,7 @@ impl CgroupSet {
     ///
     /// A cgroup is gone, or the kernel counts no events of it; or as of events of CPUs.
     pub fn open<'a>(
-        choice: &EventChoice,
+        choice: &CountedEvent,
         rate: Rate,
         folders: impl IntoIterator<Item = &'a PathBuf>,
         cpus: &CpuList,

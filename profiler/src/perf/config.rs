@@ -47,23 +47,38 @@ pub struct Tasks {
     pub enable_on_exec: bool,
 }
 
-/// Which event to sample.
+/// What to sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventChoice {
+    /// An event that fires after so many counts.
+    Counted(CountedEvent),
+    /// Hits of tracepoints, or of a probe.
+    Traced(Traced),
+}
+
+/// Which event to sample of those that count.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CountedEvent {
     /// Cycles, or the CPU clock where there is no PMU.
     Default,
     /// This one or none: it was asked for by name.
     Named(Event),
-    /// Hits of tracepoints, or of a probe.
-    Traced(Traced),
 }
 
 impl fmt::Display for EventChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Counted(event) => event.fmt(f),
+            Self::Traced(traced) => traced.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for CountedEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Default => Event::cycles().fmt(f),
             Self::Named(event) => event.fmt(f),
-            Self::Traced(traced) => traced.fmt(f),
         }
     }
 }

@@ -11,7 +11,7 @@ use profiler_profile::{cpus::CpuList, source::Rate};
 
 use super::{
     attr::{self, How},
-    config::EventChoice,
+    config::CountedEvent,
     event::Event,
     mmap_ring::MmapRing,
     open::{self, OpenEvent, Scope},
@@ -30,23 +30,19 @@ pub(super) enum Failure {
 /// Opens what was chosen, at its own rate or else at this one: by default cycles, or a clock where nothing counts
 /// them. Tells why it is not the default.
 pub(super) fn chosen<T>(
-    choice: &EventChoice,
+    choice: &CountedEvent,
     rate: Rate,
     open: impl Fn(&Event, Rate) -> Result<T, Failure>,
 ) -> Result<(T, Option<String>)> {
     let event = match choice {
-        EventChoice::Named(event) => event.clone(),
-        EventChoice::Default => Event::cycles(),
-        EventChoice::Traced(traced) => {
-            let why = "hits of it are traced, and it is no event with a rate";
-            return Err(Error::Usage(format!("-e {traced}: {why}")));
-        }
+        CountedEvent::Named(event) => event.clone(),
+        CountedEvent::Default => Event::cycles(),
     };
     let rate = event.rate(rate);
     match open(&event, rate) {
         Ok(opened) => Ok((opened, None)),
         Err(Failure::Other(error)) => Err(error),
-        Err(Failure::Open(error)) if is_not_counted(&error) && *choice == EventChoice::Default => {
+        Err(Failure::Open(error)) if is_not_counted(&error) && *choice == CountedEvent::Default => {
             clock(rate, open, &error)
         }
         Err(Failure::Open(error)) => Err(refusal::explain(&event, Use::Sample(rate), &error)),
@@ -68,7 +64,7 @@ fn clock<T>(
             format!("-c counts cycles; -e {clock} -c NANOSECONDS works everywhere, and so does -F"),
         ));
     }
-    let (opened, _) = chosen(&EventChoice::Named(clock.clone()), rate, open)?;
+    let (opened, _) = chosen(&CountedEvent::Named(clock.clone()), rate, open)?;
     let notice = format!("no hardware PMU ({error}); sampling {clock} in place of {cycles}");
     Ok((opened, Some(notice)))
 }

@@ -13,7 +13,7 @@ use profiler_profile::{
 };
 
 use super::{
-    config::EventChoice,
+    config::CountedEvent,
     dither::{self, Dither},
     event::Event,
     hotplug::Changes,
@@ -68,7 +68,7 @@ impl EventSet {
     ///
     /// It samples at the event's own rate, or else at this one.
     pub fn open(
-        choice: &EventChoice,
+        choice: &CountedEvent,
         rate: Rate,
         cpus: &CpuList,
         only_these: bool,
@@ -79,7 +79,7 @@ impl EventSet {
     /// The same of what is in a cgroup or below it, by its folder.
     pub(super) fn open_in(
         cgroup: Option<&Arc<OwnedFd>>,
-        choice: &EventChoice,
+        choice: &CountedEvent,
         rate: Rate,
         cpus: &CpuList,
         only_these: bool,

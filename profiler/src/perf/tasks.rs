@@ -19,7 +19,7 @@ use profiler_profile::{
 
 use super::{
     attr::{self, Inherit},
-    config::{EventChoice, Tasks},
+    config::{CountedEvent, Tasks},
     event::Event,
     open::{self, OpenEvent, Scope},
     opening::{self, Failure, less_precise, try_open, with_ring},
@@ -80,7 +80,7 @@ impl TaskSet {
     ///
     /// None of the tasks is left, or the kernel refuses the event or so many of it.
     pub fn open(
-        choice: &EventChoice,
+        choice: &CountedEvent,
         rate: Rate,
         tasks: &Tasks,
         cpus: &CpuList,

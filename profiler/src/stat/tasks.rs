@@ -1,37 +1,22 @@
 //! The threads that processes have.
 
-use std::{collections::BTreeSet, fs, io};
+use std::collections::BTreeSet;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    procfs,
+};
 
 /// The ids of all threads of these processes, and of these threads. Those of a process that has ended are none.
 pub(crate) fn threads(pids: &[u32], tids: &[u32]) -> Result<BTreeSet<u32>> {
     let mut threads: BTreeSet<u32> = tids.iter().copied().collect();
     for pid in pids {
-        match of_process(*pid) {
-            Ok(found) => threads.extend(found),
-            Err(error) if is_gone(&error) => {}
-            Err(error) => {
-                return Err(Error::system(
-                    format!("cannot list the threads of process {pid}"),
-                    error,
-                ));
-            }
-        }
+        let found = procfs::try_threads(*pid).map_err(|error| {
+            Error::system(format!("cannot list the threads of process {pid}"), error)
+        })?;
+        threads.extend(found);
     }
     Ok(threads)
-}
-
-fn of_process(pid: u32) -> io::Result<Vec<u32>> {
-    let mut threads = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        threads.extend(entry?.file_name().to_str().and_then(|it| it.parse::<u32>().ok()));
-    }
-    Ok(threads)
-}
-
-fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use profiler::{
     bpf::load,
     cli::SamplingArgs,
     config::{Config, Machine},
-    perf::{config::EventChoice, event::Event, set::EventSet},
+    perf::{config::CountedEvent, event::Event, set::EventSet},
     stderr,
 };
 use serde_json::Value;
@@ -189,7 +189,7 @@ fn a_dead_event_is_replaced() {
             .unwrap();
     let settings = [load::SlotSettings::default()];
     let slot = load::Program::load(&config.program, &settings).unwrap().slots.remove(0);
-    let clock = EventChoice::Named(Event::cpu_clock());
+    let clock = CountedEvent::Named(Event::cpu_clock());
     let first = config.perf.cpus.iter().take(1).collect();
     let mut set = EventSet::open(&clock, config.perf.rate, &first, true).unwrap();
     set.attach(slot.program).unwrap();
