@@ -10,6 +10,7 @@ use std::{
 };
 
 use profiler::{
+    limits::budget::CacheBudget,
     parser::Bars,
     perf::{event::Event, own_count::OwnCount},
     process::{table::Processes, tracker::Tracker},
@@ -30,7 +31,8 @@ const ADDRESSES: usize = 1_000_000;
 const FRAMES: usize = 30;
 /// Addresses that are named twice: all of them are kept meanwhile.
 const KEPT: usize = 20_000;
-const SYMBOL_CACHE: usize = 256 << 20;
+/// What all caches of the thread may take, as in the agent.
+const CACHES: u64 = 256 << 20;
 
 #[derive(Serialize)]
 pub(crate) struct Names {
@@ -140,7 +142,9 @@ impl Throughput {
             .collect();
         let bars = Arc::<Bars>::default();
         let before = Memory::of(own)?;
-        let mut symbolizer = Symbolizer::new(false, SYMBOL_CACHE, None, Arc::clone(&bars));
+        let budget = CacheBudget::share(CACHES);
+        let mut symbolizer = Symbolizer::new(false, budget.symbols, None, Arc::clone(&bars));
+        symbolizer.keep_within(&budget);
         let mut pass = |stacks: &mut dyn Iterator<Item = &[u8]>| {
             let (mut named, start) = (0, Instant::now());
             for stack in stacks {

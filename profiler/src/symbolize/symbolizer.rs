@@ -13,7 +13,7 @@ use profiler_common::build_id::BuildId;
 use profiler_common::sample::INTERRUPTED;
 use profiler_profile::{
     address::{Address, AddressKind},
-    frame::{Frame, Origin, frames_bytes},
+    frame::{Frame, Missing, Origin, frames_bytes},
     ledger::memory::Cache,
     stack::Location,
 };
@@ -71,6 +71,8 @@ pub struct Symbolizer {
     not_mapped: Arc<[Frame]>,
     /// Of the user stack at hand: whether what is known of each address will stay.
     all_known: bool,
+    /// Of the user stack at hand: files that were asked whether they are as they were mapped.
+    checked: Vec<(Arc<MappedFile>, Result<(), Missing>)>,
 }
 
 impl Symbolizer {
@@ -99,6 +101,7 @@ impl Symbolizer {
             own_vdso,
             not_mapped: Arc::from([Frame::default()]),
             all_known: true,
+            checked: Vec::new(),
         }
     }
 
@@ -230,7 +233,9 @@ impl Symbolizer {
             };
             Location { address, frames }
         });
-        (locations.collect(), self.all_known)
+        let locations = locations.collect();
+        self.checked.clear();
+        (locations, self.all_known)
     }
 
     /// The user half of a process of which nothing is known.
@@ -286,13 +291,14 @@ impl Symbolizer {
         if let Some(frames) = key.and_then(|key| self.frames.get(&key)) {
             return frames;
         }
+        let unchanged = self.check(file);
         let (modules, build_id) = (&mut self.modules, file.build_id());
         let unnamed = |why| Unnamed { offset, module: Some(&*mapping.name), why };
         let code = MappedCode { file, tgid, name: &mapping.name };
         // Also of one whose symbols are kept: they may be read from the file as it is now.
         let (files, parser) = (&mut self.files, &mut self.parser);
-        let find = |_: &_| files.find(parser, code, offset.wrapping_sub(back));
-        let found = file.unchanged().map_err(Unread::Missing).and_then(find).map(|looked_up| {
+        let find = |()| files.find(parser, code, offset.wrapping_sub(back));
+        let found = unchanged.map_err(Unread::Missing).and_then(find).map(|looked_up| {
             let why = if looked_up.is_ok() { Origin::NoSymbol } else { Origin::BadFile };
             match looked_up.ok().flatten() {
                 Some(found) => {
@@ -329,6 +335,16 @@ impl Symbolizer {
         }
     }
 
+    /// Whether a file is as it was mapped: the kernel is asked once for a stack.
+    fn check(&mut self, file: &Arc<MappedFile>) -> Result<(), Missing> {
+        if let Some((_, known)) = self.checked.iter().find(|(it, _)| Arc::ptr_eq(it, file)) {
+            return *known;
+        }
+        let unchanged = file.unchanged().map(|_| ());
+        self.checked.push((Arc::clone(file), unchanged));
+        unchanged
+    }
+
     /// Looks up at once what is not known of a stack's addresses, which lie in files.
     fn prefetch(&mut self, process: &Process, addresses: &[Address], time_ns: u64) {
         let (mut wanted, mut jit) = (Vec::new(), Vec::new());
@@ -343,7 +359,7 @@ impl Symbolizer {
             {
                 let offset = mapping.file_offset_of(address.value);
                 let is_known = self.frames.get(&(Place::File(key, offset), back)).is_some();
-                if !is_known && file.unchanged().is_ok() {
+                if !is_known && self.check(file).is_ok() {
                     let code = MappedCode { file, tgid: process.tgid, name: &mapping.name };
                     wanted.push((code, offset.wrapping_sub(back)));
                 }
