@@ -15,6 +15,8 @@ use crate::Result;
 
 /// How `user_end` says that a stack is whole.
 const WHOLE: &str = "complete";
+/// How one ends that the kernel was freeing.
+const GONE: &str = "memory_gone";
 const STEP: Duration = Duration::from_millis(20);
 
 /// A sample of user code.
@@ -30,11 +32,14 @@ pub(crate) struct Sample {
     is_copied: bool,
 }
 
-/// How many of some samples have a whole stack, and how the others have ended.
+/// How many of some samples have a whole stack, and how the others have ended, as the ledger counts them.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub(crate) struct Wholeness {
+    /// Those that had a stack.
     pub(crate) samples: u64,
     pub(crate) whole: u64,
+    /// Those in exec or exit whose stack was gone already. They are not among the others.
+    gone: u64,
     cut: BTreeMap<String, u64>,
 }
 
@@ -126,6 +131,10 @@ impl Wholeness {
 
     /// Counts a stack by how it has ended.
     pub(crate) fn add_end(&mut self, end: &str) {
+        if end == GONE {
+            self.gone += 1;
+            return;
+        }
         self.samples += 1;
         if end == WHOLE {
             self.whole += 1;
@@ -134,15 +143,18 @@ impl Wholeness {
         }
     }
 
-    /// `None` where there are no samples.
+    /// The share of whole ones in percent; `None` where there are no samples.
     pub(crate) fn percent(&self) -> Option<f64> {
         percent(self.whole, self.samples)
     }
 
-    /// `no_unwind_info 3, depth 1`
+    /// `no_unwind_info 3, depth 1, beside 7 gone already`
     pub(crate) fn reasons(&self) -> String {
-        let reasons: Vec<String> =
+        let mut reasons: Vec<String> =
             self.cut.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        if self.gone > 0 {
+            reasons.push(format!("beside {} gone already", self.gone));
+        }
         reasons.join(", ")
     }
 }

@@ -30,6 +30,7 @@ pub(crate) struct Short {
 struct Row {
     milliseconds: u32,
     frame_pointers: bool,
+    samples: u64,
     named: u64,
     wholeness: Wholeness,
     /// The same of `perf record -g`; `None` where there is no perf.
@@ -73,7 +74,7 @@ impl Short {
                 text,
                 "{:>11} ms{has:>18}{:>10}{:>16}",
                 it.milliseconds,
-                share(it.named, it.wholeness.samples),
+                share(it.named, it.samples),
                 it.perf.map_or(none.to_owned(), |it| share(it.named, it.samples))
             )?;
         }
@@ -128,6 +129,7 @@ impl Row {
         Ok(Self {
             milliseconds,
             frame_pointers,
+            samples: samples.len() as u64,
             named: samples.iter().filter(|it| it.named).count() as u64,
             wholeness: Wholeness::of(&samples),
             perf,
