@@ -15,7 +15,7 @@ use crate::{
     perf::{
         config::{CountedEvent, EventChoice},
         event::Event,
-        trace::{MAX_POINTS, Traced},
+        trace::{MAX_POINTS, Site, Traced},
     },
 };
 
@@ -141,7 +141,8 @@ fn traced(item: &Item, points: Vec<Attr>) -> Result<Traced> {
             "the pattern matches {found} tracepoints, and at most {MAX_POINTS} can be sampled as one event"
         ));
     }
-    Ok(Traced { name, points, period, filter: None })
+    let sites = points.into_iter().map(Site::find).collect::<Result<_>>()?;
+    Ok(Traced { name, sites, period, filter: None })
 }
 
 /// What the filters of an event mean together.

@@ -247,7 +247,7 @@ fn tracepoints_and_probes_are_one_source_each() {
         traced.collect::<Vec<_>>()
     };
     let one = traced(&["-e", "a:b1"]);
-    assert_eq!((one.len(), one[0].points.len(), one[0].to_string()), (1, 2, "a:b1".into()));
+    assert_eq!((one.len(), one[0].sites.len(), one[0].to_string()), (1, 2, "a:b1".into()));
     assert_eq!(one[0].period(Rate::Frequency(99)), 1);
     assert_eq!(one[0].period(Rate::Period(5)), 5);
     assert_eq!(traced(&["-e", "a:b1/period=7/"])[0].period(Rate::Period(5)), 7);

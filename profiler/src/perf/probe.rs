@@ -15,7 +15,7 @@ use crate::{
 const LISTED: usize = 8;
 
 /// A place for `perf_event_attr`, which points to the name in it.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Place {
     /// The function of the kernel, or the path of the file; `None` for an address of the kernel.
     name: Option<CString>,

@@ -22,6 +22,8 @@ use crate::interrupts;
 const FAR_AWAY: &str = "180s";
 /// A condition that does not hold after this time never will.
 const LONG: Duration = Duration::from_secs(180);
+/// When the kernel has freed what nobody holds.
+const SOON: Duration = Duration::from_secs(10);
 
 /// The profiler: as cargo has built it, or where the tests were carried to another machine, the one
 /// that was carried along.
@@ -342,9 +344,21 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Names of the profiler's programs and maps that are in the kernel, and that no process holds. Another instance may
-/// run on this machine.
+/// Names of the profiler's programs and maps that stay in the kernel, and that no process holds. Another instance may
+/// run on this machine, and may be ending: what that gave up the kernel frees a moment later.
 pub(crate) fn left_in_kernel() -> Vec<String> {
+    let start = Instant::now();
+    loop {
+        let left = not_held();
+        if left.is_empty() || start.elapsed() > SOON {
+            return left;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Those that are there now.
+fn not_held() -> Vec<String> {
     let names = EbpfProgram::ALL.map(EbpfProgram::names).concat();
     let maps = [
         "SAMPLES",

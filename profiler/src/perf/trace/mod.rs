@@ -14,18 +14,42 @@ use profiler_events::{Attr, abi::PERF_TYPE_TRACEPOINT};
 use profiler_profile::source::Rate;
 
 pub use self::source::TraceSource;
-use crate::bpf::{hit_filter::HitFilter, load::SlotSettings};
+use super::probe::Place;
+use crate::{
+    bpf::{hit_filter::HitFilter, load::SlotSettings},
+    error::Result,
+};
 
 /// Tracepoints that a pattern may match: each takes a file, and the kernel some milliseconds to take it out at the end.
 pub const MAX_POINTS: usize = 512;
+
+/// A tracepoint or probe, and where it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    /// What to open.
+    pub attr: Attr,
+    /// Of a probe.
+    place: Option<Place>,
+}
+
+impl Site {
+    /// The site of a tracepoint or probe. A function of a file is looked for in the file.
+    ///
+    /// # Errors
+    ///
+    /// The file has no such function, or no code there.
+    pub fn find(attr: Attr) -> Result<Self> {
+        Ok(Self { place: Place::of(&attr)?, attr })
+    }
+}
 
 /// What is traced as one source: a tracepoint or all that a pattern matches, or a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traced {
     /// As it was typed.
     pub name: String,
-    /// What to open: there is at least one, and several only of tracepoints.
-    pub points: Vec<Attr>,
+    /// There is at least one, and several only of tracepoints.
+    pub sites: Vec<Site>,
     /// How many hits a sample stands for, if it says so itself.
     pub period: Option<u64>,
     /// Which hits of tracepoints count.
@@ -45,15 +69,15 @@ impl Traced {
     /// Whether both trace the same hits, whatever they are called.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let place = |it: &Attr| (it.kind, it.config, it.probe.clone());
+        let place = |it: &Site| (it.attr.kind, it.attr.config, it.attr.probe.clone());
         self.filter == other.filter
-            && self.points.iter().map(place).eq(other.points.iter().map(place))
+            && self.sites.iter().map(place).eq(other.sites.iter().map(place))
     }
 
     /// What the program of its slot has to know.
     #[must_use]
     pub fn settings(&self) -> SlotSettings {
-        match self.points.first() {
+        match self.sites.first().map(|it| &it.attr) {
             Some(Attr { kind: PERF_TYPE_TRACEPOINT, .. }) | None => {
                 SlotSettings::Tracepoints(self.filter.clone())
             }

@@ -6,16 +6,15 @@ use std::{
 };
 
 use perf_event_open_sys as sys;
-use profiler_events::Attr;
 use profiler_profile::source::Rate;
 
+use super::Site;
 use crate::{
     error::{Error, Result},
     perf::{
         attr::{self, How},
         event::Event,
         open::{self, Scope},
-        probe::Place,
         refusal::{self, Use},
     },
 };
@@ -30,17 +29,16 @@ pub(super) struct Point {
 
 impl Point {
     /// Puts it there. Hits are counted nowhere until a program is attached.
-    pub(super) fn open(of: &Attr, cpu: u32) -> Result<Self> {
-        let place = Place::of(of)?;
-        let event = Event::new(of.clone());
+    pub(super) fn open(site: &Site, cpu: u32) -> Result<Self> {
+        let event = Event::new(site.attr.clone());
         let how = How { exclude_guest: false, precise: 0, of_any_pmu: false };
         let mut attr = attr::sampling(&event, Rate::Period(1), how);
-        if let Some(place) = &place {
+        if let Some(place) = &site.place {
             place.put_into(&mut attr);
         }
         let fd = open::open(&mut attr, Scope::Cpu(cpu), None)
             .map_err(|error| refusal::explain(&event, Use::Trace, &error))?;
-        Ok(Self { name: of.name.clone(), fd })
+        Ok(Self { name: site.attr.name.clone(), fd })
     }
 
     /// Has the kernel run a loaded program of the fitting type at each hit, from now on and on all CPUs.

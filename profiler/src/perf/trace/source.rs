@@ -50,7 +50,7 @@ impl TraceSource {
     /// frequency, each.
     pub fn open(traced: &Traced, rate: Rate, cpus: &CpuList, only_these: bool) -> Result<Self> {
         let cpu = cpus.iter().next().unwrap_or(0);
-        let points = traced.points.iter().map(|it| Point::open(it, cpu));
+        let points = traced.sites.iter().map(|it| Point::open(it, cpu));
         Ok(Self {
             period: traced.period(rate),
             points: points.collect::<Result<_>>()?,
