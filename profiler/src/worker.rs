@@ -253,7 +253,9 @@ impl Thread {
                     ledger.evicted_processes = self.processes.evicted();
                     ledger.beyond_memory = self.outputs.beyond_memory();
                     ledger.memory.caches = self.caches();
-                    return self.outputs.finish(&ledger, delivered).map(|()| ledger);
+                    self.outputs.finish(&ledger, delivered)?;
+                    ledger.unwritten = self.outputs.unwritten().to_vec();
+                    return Ok(ledger);
                 }
             }
         }

@@ -17,6 +17,7 @@ pub mod watch;
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -400,6 +401,9 @@ pub struct Ledger {
     /// Samples that wait to be named and written; `None` when the run has ended.
     #[serde(skip)]
     pub waiting: Option<u64>,
+    /// What the user calls the outputs that could not be written, which are written after the ledger is made.
+    #[serde(skip)]
+    pub unwritten: Vec<PathBuf>,
     /// For how long the events were enabled.
     pub duration_ns: u64,
     /// The event's name; with several sources those of all, with commas between.
@@ -503,6 +507,7 @@ impl Ledger {
             memory: kernel.memory.clone(),
             names: Vec::new(),
             waiting: None,
+            unwritten: Vec::new(),
             duration_ns,
             event: names.join(","),
             frequency: same(sources.iter().map(|it| it.frequency)),

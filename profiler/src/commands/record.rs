@@ -70,7 +70,7 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     for output in &outputs {
         let (sink, replacement) = output.open(invoker.as_ref())?;
         sinks.push(sink);
-        replacements.extend(replacement);
+        replacements.extend(replacement.map(|it| (output.path.clone(), it)));
     }
     let page = match viewer {
         Some(viewer) => Some((viewer, in_memory(&mut sinks, "the page")?)),
@@ -84,7 +84,7 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     };
     // A command has the terminal for itself.
     session.config.shows_status = launch.is_none() && !stderr::is_quiet();
-    if replacements.iter().any(Replacement::needs_rights) {
+    if replacements.iter().any(|(_, it)| it.needs_rights()) {
         session.config.set_aside |= FILES_OF_OTHERS;
     }
     if let (Some(_), Target::Tasks(tasks)) = (&launch, &mut session.config.perf.target) {
@@ -94,8 +94,8 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         session.config.set_aside |= SIGNALS_TO_OTHERS;
     }
 
-    let (mut launch, mut is_written) = (launch, false);
-    let written = session.run(sinks, launch.as_mut(), |launch| {
+    let (mut launch, mut unwritten) = (launch, None);
+    let written = session.run(sinks, launch.as_mut(), |ledger, launch| {
         // Nothing was sampled, and what a file holds is worth more.
         if launch.is_some_and(Launch::is_cancelled) {
             return Ok(());
@@ -103,12 +103,18 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
         if let Some(hottest) = hottest {
             stderr::write(&String::from_utf8_lossy(&bytes_of(hottest)));
         }
-        replacements.into_iter().try_for_each(Replacement::commit)?;
-        is_written = true;
+        let is_whole = |path: &Option<PathBuf>| is_whole(path.as_deref(), &ledger.unwritten);
+        let whole = replacements.into_iter().filter(|(path, _)| is_whole(path));
+        whole.map(|(_, it)| it).try_for_each(Replacement::commit)?;
+        unwritten = Some(ledger.unwritten.clone());
         Ok(())
     });
     // Last, where it is seen.
-    for output in outputs.iter().filter(|_| is_written) {
+    let is_written = unwritten.is_some();
+    for output in unwritten
+        .iter()
+        .flat_map(|unwritten| outputs.iter().filter(|it| is_whole(it.path.as_deref(), unwritten)))
+    {
         output.tell();
     }
     // The command may go on, and from here on signals end us, too.
@@ -119,6 +125,11 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     written?;
     shown.transpose()?;
     code.map(ExitCode::from)
+}
+
+/// Whether an output, which is standard output without a path, is not among those that could not be written.
+fn is_whole(path: Option<&Path>, unwritten: &[PathBuf]) -> bool {
+    path.is_none_or(|path| !unwritten.iter().any(|it| it == path))
 }
 
 /// Refuses a command that can't be started, or that samples could not be told to be of.

@@ -1,7 +1,6 @@
 //! A file that takes the place of another when it is whole.
 
 use std::{
-    error::Error as _,
     fs::{self, File},
     io,
     os::unix::fs::MetadataExt as _,
@@ -30,10 +29,10 @@ impl Replacement {
     /// Makes the file, for its owner only: it tells what other users run. The owner is this user, if one is given.
     pub(super) fn begin(to: &Path, owner: Option<&Invoker>) -> Result<(Self, File)> {
         let what = format!("cannot write {}", to.display());
-        // Without the name that nobody has typed.
-        let failed = |error: io::Error| match error.source() {
-            Some(why) => Error::system(&*what, why),
-            None => Error::system(&*what, error),
+        // Without the name that nobody has typed, which the crate puts behind.
+        let failed = |error: io::Error| {
+            let why = error.to_string();
+            Error::system(&*what, why.split(" at path ").next().unwrap_or(&why))
         };
         let name = to.file_name().ok_or_else(|| failed(io::ErrorKind::IsADirectory.into()))?;
         if to.is_dir() {
@@ -121,7 +120,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for path in [dir.path().to_owned(), dir.path().join("none/a.folded"), PathBuf::from("/")] {
             let Err(error) = Replacement::begin(&path, None) else { panic!("{path:?}") };
-            assert!(error.to_string().contains("cannot write"), "{error}");
+            let error = error.to_string();
+            assert!(error.contains("cannot write") && !error.contains(".part"), "{error}");
         }
     }
 }

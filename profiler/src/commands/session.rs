@@ -1,5 +1,6 @@
 //! What every run has, whatever it writes.
 
+use profiler_profile::ledger::Ledger;
 use tokio::runtime::Runtime;
 
 use super::privileges;
@@ -44,18 +45,20 @@ impl Session {
         Ok(Self { config, screen: None, runtime, requests, strict, verbose })
     }
 
-    /// Samples until the run ends; `finish` is what is to be done before the ledger is printed, if the outputs are
-    /// whole.
+    /// Samples until the run ends; `finish` is what is to be done before the ledger is printed, if outputs are whole,
+    /// other than those that the ledger names.
     pub(super) fn run(
         self,
         sinks: Vec<Sink>,
         mut launch: Option<&mut Launch>,
-        finish: impl FnOnce(Option<&Launch>) -> Result<()>,
+        finish: impl FnOnce(&Ledger, Option<&Launch>) -> Result<()>,
     ) -> Result<()> {
         let Self { config, screen, runtime, requests, strict, verbose } = self;
         let run = agent::run(&config, requests, sinks, launch.as_deref_mut(), screen);
         let (ledger, result) = runtime.block_on(run)?;
-        let result = result.and_then(|()| finish(launch.as_deref()));
+        let result = result
+            .and_then(|()| finish(&ledger, launch.as_deref()))
+            .and_then(|()| all_written(&ledger));
         let lost =
             if strict == Some(Strict::All) { ledger.lost_in_all() } else { ledger.lost_by_us() };
         if lost > 0 || !stderr::is_quiet() {
@@ -63,6 +66,15 @@ impl Session {
         }
         judge(lost, strict, result)
     }
+}
+
+/// Fails if an output was left out, which was said when that happened.
+fn all_written(ledger: &Ledger) -> Result<()> {
+    if ledger.unwritten.is_empty() {
+        return Ok(());
+    }
+    let paths: Vec<_> = ledger.unwritten.iter().map(|it| it.display().to_string()).collect();
+    Err(Error::system("not written", paths.join(", ")))
 }
 
 /// How the run ended, where so many samples were lost.

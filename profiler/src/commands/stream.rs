@@ -40,5 +40,5 @@ pub(super) fn run(args: StreamArgs, verbose: u8) -> Result<()> {
             "samples are streamed until Ctrl-C; `profiler record` writes a profile, and `profiler report` shows it",
         );
     }
-    session.run(vec![sink], None, |_| Ok(()))
+    session.run(vec![sink], None, |_, _| Ok(()))
 }

@@ -41,7 +41,7 @@ pub(super) fn run(args: &TopArgs, verbose: u8) -> Result<()> {
         save(path, profile, about, invoker.as_ref())
     };
     session.screen = Some(top::Prepared::new(live, Box::new(save)));
-    session.run(Vec::new(), None, |_| Ok(()))
+    session.run(Vec::new(), None, |_, _| Ok(()))
 }
 
 /// Writes what is shown to a file, as `record` writes one.

@@ -34,8 +34,8 @@ pub(crate) const PRODUCER: &str = concat!("profiler ", env!("CARGO_PKG_VERSION")
 
 /// All that a run writes.
 ///
-/// A sample is delivered when each output has it. An output whose reader has gone is left out from then on, unless no
-/// other wants the samples themselves.
+/// A sample is delivered when each output has it. An output that can't be written, or whose reader has gone, is left out
+/// from then on, unless no other wants the samples themselves.
 pub struct Outputs {
     all: Vec<Named>,
     options: Options,
@@ -48,6 +48,8 @@ pub struct Outputs {
     given: Vec<(usize, u32)>,
     /// Of those that were delivered, the ones that are only in memory yet.
     kept: PerCpuCount,
+    /// What the user calls the outputs that could not be written.
+    unwritten: Vec<PathBuf>,
 }
 
 /// An output, and what the user calls the place that it writes to.
@@ -122,12 +124,13 @@ impl Outputs {
         let needs_profile = all.iter().any(|it| it.output.needs_profile());
         let profile = Profile::new(profile_bytes);
         let (given, stacks) = (Vec::new(), Arc::default());
-        Self { all, options, profile, needs_profile, stacks, given, kept }
+        let unwritten = Vec::new();
+        Self { all, options, profile, needs_profile, stacks, given, kept, unwritten }
     }
 
     /// Gives samples to each.
     pub(crate) fn add(&mut self, samples: &[Sample]) -> Result<()> {
-        each(&mut self.all, |output| output.add(samples))?;
+        each(&mut self.all, &mut self.unwritten, |output| output.add(samples))?;
         if self.needs_profile {
             self.profile.extend(samples);
             self.stacks.store(self.profile.distinct_stacks(), Ordering::Relaxed);
@@ -138,7 +141,7 @@ impl Outputs {
 
     /// Writes what was given, and counts it as delivered.
     pub(crate) fn flush(&mut self, delivered: &PerCpuCount) -> Result<()> {
-        each(&mut self.all, Output::flush)?;
+        each(&mut self.all, &mut self.unwritten, Output::flush)?;
         let is_kept = self.all.iter().any(|it| it.output.is_at_end());
         for (slot, cpu) in self.given.drain(..) {
             delivered.add(slot, cpu);
@@ -152,11 +155,17 @@ impl Outputs {
     /// Writes the rest. What an output has kept until now and can't write has not been delivered after all.
     pub(crate) fn finish(&mut self, ledger: &Ledger, delivered: &PerCpuCount) -> Result<()> {
         let about = About::of_run(ledger, &self.options);
-        let finished = each(&mut self.all, |output| output.finish(&self.profile, &about));
+        let finish = |output: &mut Output<Box<dyn io::Write>>| output.finish(&self.profile, &about);
+        let finished = each(&mut self.all, &mut self.unwritten, finish);
         if finished.is_err() {
             delivered.take_back(&self.kept);
         }
         finished
+    }
+
+    /// What the user calls the outputs that could not be written.
+    pub(crate) fn unwritten(&self) -> &[PathBuf] {
+        &self.unwritten
     }
 
     /// Samples whose stacks the profile has no room for.
@@ -171,25 +180,30 @@ impl Outputs {
     }
 }
 
-/// Does something with each, and leaves out those whose reader has gone.
+/// Does something with each, and leaves out those that can't be written.
 fn each(
     all: &mut Vec<Named>,
+    unwritten: &mut Vec<PathBuf>,
     what: impl Fn(&mut Output<Box<dyn io::Write>>) -> io::Result<()>,
 ) -> Result<()> {
     let mut at = 0;
     while let Some(Named { output, path, .. }) = all.get_mut(at) {
-        let done = what(output).map_err(|error| Error::write(path, &error));
+        let Err(error) = what(output).map_err(|error| Error::write(path, &error)) else {
+            at += 1;
+            continue;
+        };
         // Whether there is another that the run is for.
         let is_beside = |(other, it): (usize, &Named)| other != at && it.has_samples;
-        match done {
-            Err(Error::BrokenPipe) if all.iter().enumerate().any(is_beside) => {
-                let gone = all.remove(at).path.display().to_string();
-                stderr::notice(&format!("nobody reads {gone} any more: the run goes on"));
-            }
-            result => {
-                result?;
-                at += 1;
-            }
+        if !all.iter().enumerate().any(is_beside) {
+            return Err(error);
+        }
+        let path = all.remove(at).path;
+        if matches!(error, Error::BrokenPipe) {
+            let path = path.display();
+            stderr::notice(&format!("nobody reads {path} any more: the run goes on"));
+        } else {
+            stderr::say(&format!("{error}; the other outputs are written"));
+            unwritten.push(path);
         }
     }
     Ok(())
@@ -197,7 +211,10 @@ fn each(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::{
+        path::Path,
+        sync::{Arc, Mutex},
+    };
 
     use profiler_profile::{
         export::{format::Format, root::Root},
@@ -325,6 +342,8 @@ pub(crate) mod tests {
             let (mut outputs, _) = outputs(&["text", format]);
             outputs.add(&samples()).unwrap();
             outputs.flush(&delivered).unwrap();
+            // The run is for the last one.
+            outputs.all.iter_mut().for_each(|it| it.has_samples = false);
             let full = Output::of_profile(|_, _, to| to.write_all(b"x"), Box::new(Full) as Box<_>);
             outputs.all.push(Named {
                 output: full,
@@ -334,6 +353,28 @@ pub(crate) mod tests {
             outputs.finish(&ledger(), &delivered).unwrap_err();
             assert_eq!(delivered.sum(), left, "{format}");
         }
+    }
+
+    #[test]
+    fn what_can_not_be_written_costs_no_other_output() {
+        let delivered = PerCpuCount::new(1, 1);
+        let (mut outputs, written) = outputs(&["folded", "json"]);
+        for (path, of_profile) in [("at once", false), ("at the end", true)] {
+            let output = if of_profile {
+                Output::of_profile(|_, _, to| to.write_all(b"x"), Box::new(Full) as Box<_>)
+            } else {
+                let json = Format::find("json").unwrap();
+                Output::new(json.export, options(), Box::new(Full) as Box<_>)
+            };
+            outputs.all.insert(0, Named { output, path: path.into(), has_samples: true });
+        }
+        outputs.add(&samples()).unwrap();
+        outputs.flush(&delivered).unwrap();
+        assert_eq!(outputs.unwritten(), [Path::new("at once")]);
+        outputs.finish(&ledger(), &delivered).unwrap();
+        assert_eq!(outputs.unwritten(), ["at once", "at the end"].map(Path::new));
+        assert_eq!(delivered.sum(), 4);
+        assert_eq!(*written[0].0.lock().unwrap(), b"[unknown] 4\n");
     }
 
     /// What nobody reads any more from this call on.

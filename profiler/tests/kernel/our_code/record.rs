@@ -360,6 +360,26 @@ fn a_reader_that_leaves_costs_no_file() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn a_file_that_can_not_be_written_costs_no_other() {
+    let dir = folder();
+    let _load = Program::start("chain.c");
+    for (format, file) in [("folded", "a.folded"), ("json", "a.jsonl")] {
+        let options = ["-f", format, "-o", "/dev/full", "-o", file, "-d", "1", "-F", "499"];
+        let output = run(dir.path(), &options);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let full = "profiler: cannot write /dev/full: No space left on device";
+        assert_eq!(said.matches(full).count(), 1, "{said}");
+        assert!(said.contains(&format!("wrote {file}")) && !said.contains("wrote /dev"), "{said}");
+        assert!(said.ends_with("profiler: not written: /dev/full\n"), "{said}");
+    }
+    let (samples, summary) = read_json(&dir.path().join("a.jsonl"));
+    assert_eq!(summary["delivered"], samples.len() as u64);
+    assert!(total(&fs::read_to_string(dir.path().join("a.folded")).unwrap()) > 0);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn what_was_recorded_is_shown_by_another_user_until_ctrl_c() {
     let dir = folder();
     let _load = Program::start("chain.c");
