@@ -21,6 +21,7 @@ use tokio::{
 
 use self::{
     end::{last_samples, worker_died},
+    resident::ResidentMemory,
     setup::{filter_system_calls, settle_limits, start_loader},
     sources::Sources,
 };
@@ -160,6 +161,7 @@ pub async fn run(
         behind: Arc::clone(&behind),
         stacks,
         bars: Arc::clone(&bars),
+        memory: ResidentMemory::open(),
         blocked: blocked.clone(),
         launch,
         priority: Priority::enter(Role::Reader),
@@ -229,6 +231,7 @@ struct Sampling<'a> {
     stacks: Arc<AtomicUsize>,
     /// Who knows the parser processes.
     bars: Arc<Bars>,
+    memory: ResidentMemory,
     blocked: Vec<Blocked>,
     /// The command that is sampled, if it was started for that.
     launch: Option<&'a mut Launch>,

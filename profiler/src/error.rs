@@ -60,6 +60,12 @@ pub enum Error {
 /// The result of what can stop the profiler.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Whether no file could be opened, whichever it was: this process or the machine has as many open as it may. Such an
+/// error says nothing of the file.
+pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 impl Error {
     /// A failed syscall or library call.
     pub fn system(what: impl Into<String>, why: impl Display) -> Self {

@@ -116,6 +116,22 @@ impl IdleTimes {
     }
 }
 
+/// What `/proc/self/status` says, time and again.
+#[derive(Debug)]
+pub(crate) struct OwnStatus(Reread);
+
+impl OwnStatus {
+    /// Opens it.
+    pub(crate) fn open() -> Result<Self> {
+        Reread::open(PathBuf::from("/proc/self/status")).map(Self)
+    }
+
+    /// The text as it is now; empty if it can't be read.
+    pub(crate) fn read(&self) -> String {
+        self.0.read().unwrap_or_default()
+    }
+}
+
 /// When a process began, as the clock on the wall is set now; `None` if it is gone. In steps of 10 ms.
 pub(crate) fn began(tgid: u32) -> Option<SystemTime> {
     let boot = Duration::from_nanos(clock_ns(ClockId::Boottime));

@@ -13,7 +13,7 @@ use profiler_profile::{
     live::Vitals,
 };
 
-use super::{Sampling, resident};
+use super::Sampling;
 use crate::{
     error::Result, kernel, output::Blocked, perf::config::Target, procfs::stat::Stat, stderr,
 };
@@ -55,7 +55,7 @@ impl Sampling<'_> {
             sideband_lost: self.sideband.lost() + self.dropped_events,
             sideband_malformed: self.sideband.malformed(),
             unwinding: self.loader.as_ref().and_then(|loader| loader.account()),
-            memory: resident::memory(&self.bars.pids()),
+            memory: self.memory.read(&self.bars.pids()),
         }
     }
 
@@ -70,7 +70,7 @@ impl Sampling<'_> {
         let samples = self.delivered.sum();
         let lost = self.sources.lost(&self.counters).map_or(0, |it| it.by_us());
         let lost = lost + self.behind.sum();
-        let memory = resident::memory(&self.bars.pids());
+        let memory = self.memory.read(&self.bars.pids());
         let mib = memory.agent.bytes().saturating_add(memory.parsers.bytes()) >> 20;
         let rate = samples / elapsed.max(1);
         let stacks = self.stacks.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Sampling<'_> {
         let Some(live) = &self.config.worker.output.live else { return };
         let lost = self.sources.lost(&self.counters).unwrap_or_default();
         let pids = self.bars.pids();
-        let memory = resident::memory(&pids);
+        let memory = self.memory.read(&pids);
         let of_parsers = pids.into_iter().filter_map(Stat::of).map(|it| it.cpu);
         live.tell(Vitals {
             lost: Lost { agent_behind: self.behind.sum(), ..lost },

@@ -1,24 +1,33 @@
 //! What the agent and its parser processes have in RAM.
 
-use std::fmt::Display;
-
 use profiler_profile::ledger::memory::{Memory, Resident};
 
-use crate::procfs::status;
+use crate::{kernel::OwnStatus, procfs::status};
 
-/// What this process and these parser processes have in RAM now.
-pub(super) fn memory(parsers: &[u32]) -> Memory {
-    let mut memory = Memory { agent: of("self").unwrap_or_default(), ..Memory::default() };
-    for resident in parsers.iter().filter_map(of) {
-        memory.parsers.add(resident);
-        memory.parser_processes += 1;
-    }
-    memory
+/// Tells it, also where no more files can be opened: of this process at least.
+#[derive(Debug)]
+pub(super) struct ResidentMemory {
+    /// `None` without `/proc`.
+    own: Option<OwnStatus>,
 }
 
-/// What `/proc/PID/status` says; `None` if the process is gone, or no line tells.
-fn of(process: impl Display) -> Option<Resident> {
-    parse(&status::read(process)?)
+impl ResidentMemory {
+    /// Opens what this process is read from.
+    pub(super) fn open() -> Self {
+        Self { own: OwnStatus::open().ok() }
+    }
+
+    /// What this process and these parser processes have in RAM now.
+    pub(super) fn read(&self, parsers: &[u32]) -> Memory {
+        let agent = self.own.as_ref().and_then(|own| parse(&own.read())).unwrap_or_default();
+        let mut memory = Memory { agent, ..Memory::default() };
+        let parsers = parsers.iter().filter_map(|pid| parse(&status::read(pid)?));
+        for resident in parsers {
+            memory.parsers.add(resident);
+            memory.parser_processes += 1;
+        }
+        memory
+    }
 }
 
 fn parse(status: &str) -> Option<Resident> {
@@ -42,8 +51,10 @@ mod tests {
         assert_eq!(resident.bytes(), 70 << 10);
         assert_eq!(resident.anon_bytes, 20 << 10);
         assert_eq!(parse("Name:\ta kernel thread\n"), None);
-        assert!(memory(&[]).agent.anon_bytes > 0);
-        assert_eq!(memory(&[std::process::id()]).parser_processes, 1);
-        assert_eq!(memory(&[u32::MAX]).parser_processes, 0);
+        let memory = ResidentMemory::open();
+        assert!(memory.read(&[]).agent.anon_bytes > 0);
+        assert!(memory.read(&[]).agent.anon_bytes > 0, "once more");
+        assert_eq!(memory.read(&[std::process::id()]).parser_processes, 1);
+        assert_eq!(memory.read(&[u32::MAX]).parser_processes, 0);
     }
 }

@@ -30,7 +30,7 @@ use crate::{
         load::{Slot, SlotSettings},
         periods::Periods,
     },
-    error::{Error, Result},
+    error::{Error, Result, is_out_of_files},
     kernel::{self, OnlineCpus},
     limits,
     source::Source,
@@ -357,8 +357,4 @@ fn too_many(tasks: usize, cpus: usize) -> Error {
 
 fn has_ended(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ESRCH)
-}
-
-fn is_out_of_files(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }

@@ -3,6 +3,8 @@
 //! The eBPF program can't tell whose child a process is, so the agent does: it reads samples first and then
 //! the records of forks, and so has the record of each process that a sample is from, however short that lived.
 
+use std::io;
+
 use rustc_hash::FxHashMap;
 
 use super::table::{Event, Kind};
@@ -79,7 +81,10 @@ impl Family {
     /// Looks for the members in `/proc`: those that were there before forks were recorded, or whose records
     /// were lost.
     pub fn look(&mut self, now_ns: u64) {
-        self.take_in(&statuses(), now_ns);
+        // Who can't be looked at has not ended.
+        if let Ok(found) = statuses() {
+            self.take_in(&found, now_ns);
+        }
     }
 
     fn take_in(&mut self, found: &[Status], now_ns: u64) {
@@ -154,8 +159,10 @@ impl Family {
     }
 }
 
-fn statuses() -> Vec<Status> {
-    procfs::processes().filter_map(|tgid| Some(Status::new(tgid, Stat::of(tgid)?))).collect()
+/// That of each process; an error where no file can be opened now.
+fn statuses() -> io::Result<Vec<Status>> {
+    let status = |tgid| Ok(Stat::read(tgid)?.map(|stat| Status::new(tgid, stat)));
+    procfs::list_processes()?.map(status).filter_map(io::Result::transpose).collect()
 }
 
 impl Status {
@@ -255,7 +262,7 @@ mod tests {
         assert_eq!(stat("S", 1), alive(7, 3));
         assert!(stat("Z", 1).has_ended && !stat("Z", 2).has_ended);
         let own = std::process::id();
-        let own = statuses().into_iter().find(|it| it.tgid == own).unwrap();
+        let own = statuses().unwrap().into_iter().find(|it| it.tgid == own).unwrap();
         assert_eq!((own.parent, own.has_ended), (std::os::unix::process::parent_id(), false));
     }
 }

@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 
 use super::identity::{Found, Identity};
 use crate::{
+    error::is_out_of_files,
     process::fingerprint::Fingerprint,
     procfs::maps::MappedId,
     regular_file::{self, Refusal},
@@ -277,10 +278,8 @@ fn known(file: Result<File, Refusal>, name: &str) -> Result<Opened, Missing> {
     let file = file.map_err(|refusal| match refusal {
         Refusal::Special => Missing::Special,
         Refusal::Leased => Missing::Leased,
-        Refusal::Failed(error) => match error.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE) => Missing::TooMany,
-            _ => Missing::Gone,
-        },
+        Refusal::Failed(error) if is_out_of_files(&error) => Missing::TooMany,
+        Refusal::Failed(_) => Missing::Gone,
     })?;
     let metadata = file.metadata().map_err(|_| Missing::Gone)?;
     let (build_id, owner) = (profiler_elf::build_id(&file), metadata.uid());

@@ -5,6 +5,7 @@
 
 use std::{
     collections::VecDeque,
+    io,
     time::{Duration, Instant},
 };
 
@@ -38,7 +39,8 @@ impl Headless {
         }
     }
 
-    /// A main thread has ended; whether that was the end of its process.
+    /// A main thread has ended; whether that was the end of its process. If no file can be opened now, it is taken to
+    /// be: most processes have one thread, and those that are kept here must not pile up.
     pub(super) fn main_thread_ended(&mut self, tgid: u32) -> bool {
         let goes_on = other_threads(tgid).next().is_some();
         if goes_on {
@@ -56,31 +58,45 @@ impl Headless {
         let mut ended = Vec::new();
         for _ in 0..self.turns.len().min(MAX_LOOKS) {
             let Some(tgid) = self.turns.pop_front() else { break };
-            // Another thread may have called exec, and is the main thread by that; or the process was
-            // waited for, and another has its number.
-            let is_headless = !is_alive(tgid);
-            let goes_on = is_headless && other_threads(tgid).next().is_some();
-            if is_headless && !goes_on {
-                ended.push(tgid);
-            }
-            if goes_on {
-                self.turns.push_back(tgid);
-            } else {
-                self.tgids.remove(&tgid);
+            match State::of(tgid) {
+                // Who can't be looked at now has its turn again.
+                Ok(State::Headless) | Err(_) => self.turns.push_back(tgid),
+                Ok(state) => {
+                    self.tgids.remove(&tgid);
+                    if state == State::Ended {
+                        ended.push(tgid);
+                    }
+                }
             }
         }
         ended
     }
 }
 
+/// What has become of a process whose main thread had ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Headless,
+    Ended,
+    /// Another thread has called exec, and is the main thread by that; or the process was waited for, and another has
+    /// its number.
+    Alive,
+}
+
+impl State {
+    /// An error where no file can be opened now, so that nobody knows.
+    fn of(tgid: u32) -> io::Result<Self> {
+        if Stat::read(tgid)?.is_some_and(|stat| !stat.has_ended()) {
+            return Ok(Self::Alive);
+        }
+        let has_others = procfs::list_threads(tgid)?.any(|tid| tid != tgid);
+        Ok(if has_others { Self::Headless } else { Self::Ended })
+    }
+}
+
 /// The threads of a process but for the main one; one that is ending may be among them.
 pub(super) fn other_threads(tgid: u32) -> impl Iterator<Item = u32> {
     procfs::threads(tgid).filter(move |&tid| tid != tgid)
-}
-
-/// Whether a thread is there, and has not ended.
-fn is_alive(tid: u32) -> bool {
-    Stat::of(tid).is_some_and(|stat| !stat.has_ended())
 }
 
 #[cfg(test)]
@@ -91,10 +107,10 @@ mod tests {
     #[test]
     fn a_process_without_other_threads_ends_with_its_main_thread() {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        assert!(is_alive(child.id()));
+        assert_eq!(State::of(child.id()).unwrap(), State::Alive);
         child.kill().unwrap();
         // Nobody has waited for it yet.
-        while is_alive(child.id()) {
+        while State::of(child.id()).unwrap() == State::Alive {
             std::thread::yield_now();
         }
         let mut headless = Headless::new();

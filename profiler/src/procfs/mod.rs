@@ -13,46 +13,40 @@ pub(crate) mod status;
 
 use std::{fs, io};
 
+use crate::error::is_out_of_files;
+
 /// The processes that are there.
 pub(crate) fn processes() -> impl Iterator<Item = u32> {
+    list_processes().into_iter().flatten()
+}
+
+/// The same; an error where no file can be opened now, so that nobody knows.
+pub(crate) fn list_processes() -> io::Result<impl Iterator<Item = u32>> {
     numbers("/proc")
 }
 
-/// The threads of a process; none of one that can't be looked at.
+/// The threads of a process.
 pub(crate) fn threads(tgid: u32) -> impl Iterator<Item = u32> {
+    list_threads(tgid).into_iter().flatten()
+}
+
+/// The same; an error where no file can be opened now, so that nobody knows.
+pub(crate) fn list_threads(tgid: u32) -> io::Result<impl Iterator<Item = u32>> {
     numbers(&format!("/proc/{tgid}/task"))
 }
 
-/// The threads of a process; none of one that has ended.
-///
-/// # Errors
-///
-/// There is no `/proc`, or it can't be read.
-pub(crate) fn try_threads(tgid: u32) -> io::Result<Vec<u32>> {
-    let mut threads = Vec::new();
-    let is_gone =
-        |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
-    let entries = match fs::read_dir(format!("/proc/{tgid}/task")) {
-        Err(error) if is_gone(&error) => return Ok(threads),
-        entries => entries?,
-    };
-    for entry in entries {
-        match entry {
-            Err(error) if is_gone(&error) => break,
-            entry => threads.extend(number(&entry?)),
-        }
+/// The entries of a folder that are numbers; none if it is gone.
+fn numbers(folder: &str) -> io::Result<impl Iterator<Item = u32> + use<>> {
+    let entries = known(fs::read_dir(folder))?.into_iter().flatten().flatten();
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
+/// What was read, or `None` if it is gone; an error where no file can be opened now, so that nobody knows.
+fn known<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if is_out_of_files(&error) => Err(error),
+        other => Ok(other.ok()),
     }
-    Ok(threads)
-}
-
-/// The entries of a folder that are numbers.
-fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| number(&entry))
-}
-
-fn number(entry: &fs::DirEntry) -> Option<u32> {
-    entry.file_name().to_str()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -64,7 +58,12 @@ mod tests {
         let own = std::process::id();
         assert!(processes().any(|it| it == own) && threads(own).any(|it| it == own));
         assert_eq!(threads(u32::MAX).count(), 0);
-        assert!(try_threads(own).unwrap().contains(&own));
-        assert!(try_threads(u32::MAX).unwrap().is_empty());
+    }
+
+    #[test]
+    fn without_files_to_open_nothing_is_taken_to_be_gone() {
+        let failed = |errno| known::<()>(Err(io::Error::from_raw_os_error(errno))).ok();
+        assert_eq!([libc::ENOENT, libc::ESRCH, libc::EACCES].map(failed), [Some(None); 3]);
+        assert_eq!([libc::EMFILE, libc::ENFILE].map(failed), [None; 2]);
     }
 }

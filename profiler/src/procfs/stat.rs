@@ -2,9 +2,11 @@
 //!
 //! Format: `proc_pid_stat(5)`.
 
-use std::{fs, time::Duration};
+use std::{fs, io, time::Duration};
 
 use rustix::param::clock_ticks_per_second;
+
+use super::known;
 
 /// What is used of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +26,13 @@ pub(crate) struct Stat {
 impl Stat {
     /// That of a thread, or of the main thread of a process.
     pub(crate) fn of(tid: u32) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{tid}/stat")).ok()?)
+        Self::read(tid).ok().flatten()
+    }
+
+    /// The same; an error where no file can be opened now, so that nobody knows whether it is gone.
+    pub(crate) fn read(tid: u32) -> io::Result<Option<Self>> {
+        let text = known(fs::read(format!("/proc/{tid}/stat")))?;
+        Ok(text.and_then(|text| Self::parse(&text)))
     }
 
     /// That of a thread of this process, by the number that the process itself knows it by.

@@ -4,14 +4,18 @@ use std::collections::BTreeSet;
 
 use crate::{
     error::{Error, Result},
-    procfs,
+    kernel, procfs,
 };
 
 /// The ids of all threads of these processes, and of these threads. Those of a process that has ended are none.
 pub(crate) fn threads(pids: &[u32], tids: &[u32]) -> Result<BTreeSet<u32>> {
     let mut threads: BTreeSet<u32> = tids.iter().copied().collect();
+    if !pids.is_empty() && !kernel::has_proc() {
+        let why = "there is no /proc: mount -t proc proc /proc";
+        return Err(Error::system("cannot list the threads of a process", why));
+    }
     for pid in pids {
-        let found = procfs::try_threads(*pid).map_err(|error| {
+        let found = procfs::list_threads(*pid).map_err(|error| {
             Error::system(format!("cannot list the threads of process {pid}"), error)
         })?;
         threads.extend(found);

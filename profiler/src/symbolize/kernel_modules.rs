@@ -9,6 +9,8 @@ use std::{
 
 use rustc_hash::FxHashSet;
 
+use crate::error::is_out_of_files;
+
 /// The list is looked at this often. It takes a line a module.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Reading the symbols takes at most one part in so many of the time.
@@ -25,7 +27,7 @@ pub(super) struct KernelModules {
 impl KernelModules {
     /// Those that are there now, whose symbols are read next.
     pub(super) fn now() -> Self {
-        Self { read: loaded(), look_again: Instant::now() + PAUSE }
+        Self { read: loaded().unwrap_or_default(), look_again: Instant::now() + PAUSE }
     }
 
     /// Has the symbols read again if other modules are there now; whether they were.
@@ -34,8 +36,7 @@ impl KernelModules {
         if start < self.look_again {
             return false;
         }
-        let loaded = loaded();
-        let have_changed = self.take(loaded);
+        let have_changed = loaded().is_some_and(|loaded| self.take(loaded));
         if have_changed {
             read();
         }
@@ -51,9 +52,13 @@ impl KernelModules {
     }
 }
 
-fn loaded() -> FxHashSet<String> {
-    // Without it the kernel has no modules.
-    in_text(&fs::read_to_string("/proc/modules").unwrap_or_default())
+/// `None` where no file can be opened now: not even the symbols could be read then.
+fn loaded() -> Option<FxHashSet<String>> {
+    match fs::read_to_string("/proc/modules") {
+        Err(error) if is_out_of_files(&error) => None,
+        // Without it the kernel has no modules.
+        text => Some(in_text(&text.unwrap_or_default())),
+    }
 }
 
 /// `nf_tables 372736 12 nft_ct,nft_chain_nat, Live 0xffffffffc0a15000`, and what it taints. How often it

@@ -60,24 +60,31 @@ fn a_running_agent_has_given_up_what_it_does_not_use() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
+/// Runs it to its end with so many open files at most.
+fn limited(files: u64, arguments: &[&str]) -> Output {
+    let mut command = profiler();
+    limit_files(&mut command, files);
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// With how many open files it starts, as it says itself.
+pub(crate) fn least_files() -> u64 {
+    let refused = limited(4, &["-d", "100ms", "-f", "json"]);
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    let (_, needed) = stderr.split_once("at least ").expect(&stderr);
+    needed.split_once(' ').unwrap().0.parse().unwrap()
+}
+
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn too_few_open_files_are_said_with_how_many_are_needed() {
-    let limited = |files: u64, arguments: &[&str]| {
-        let mut command = profiler();
-        limit_files(&mut command, files);
-        command.args(arguments).stdin(Stdio::null()).output().unwrap()
-    };
     let sample = ["-d", "100ms", "-f", "json"];
     // One that is linked dynamically does not come to its own code with three: the loader opens libraries.
     let refused = limited(3, &sample);
     let stderr = String::from_utf8(refused.stderr).unwrap();
     assert!(stderr.contains("shared libraries") || stderr.contains("ulimit -n"), "{stderr}");
-    let refused = limited(4, &sample);
-    let stderr = String::from_utf8(refused.stderr).unwrap();
-    let (_, needed) = stderr.split_once("at least ").expect(&stderr);
-    let needed: u64 = needed.split_once(' ').unwrap().0.parse().unwrap();
-    assert!(needed > 8, "{stderr}");
+    let needed = least_files();
+    assert!(needed > 8, "{needed}");
     for files in 4..needed {
         let output = limited(files, &sample);
         let stderr = String::from_utf8(output.stderr).unwrap();
