@@ -174,6 +174,11 @@ pub(crate) fn real_time_ahead_ns() -> i128 {
     i128::from(clock_ns(ClockId::Realtime)) - i128::from(monotonic_ns())
 }
 
+/// For how long the calling thread has had a CPU.
+pub(crate) fn thread_cpu_time() -> Duration {
+    Duration::from_nanos(clock_ns(ClockId::ThreadCPUTime))
+}
+
 fn clock_ns(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     let (seconds, ns) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));

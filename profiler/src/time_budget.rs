@@ -7,9 +7,11 @@ const SHARE: u32 = 20;
 /// What has not been used of so much time may be used at once.
 const SAVED: Duration = Duration::from_secs(5);
 
-/// A share of the time, for all processes together.
+/// A share of the time.
 #[derive(Clone, Debug)]
 pub(crate) struct TimeBudget {
+    /// One part in so many.
+    share: u32,
     /// Until when the time that was taken has used up the share.
     used_until: Instant,
     saved: Duration,
@@ -23,7 +25,12 @@ impl TimeBudget {
 
     /// One of which so much time's share may be saved. All of it is there.
     pub(crate) fn saving(saved: Duration, now: Instant) -> Self {
-        Self { used_until: now.checked_sub(saved).unwrap_or(now), saved }
+        Self { share: SHARE, used_until: now.checked_sub(saved).unwrap_or(now), saved }
+    }
+
+    /// One part in so many of the time, of which so much may be used at once. All of it is there.
+    pub(crate) fn sharing(share: u32, at_once: Duration, now: Instant) -> Self {
+        Self { share, ..Self::saving(at_once.saturating_mul(share), now) }
     }
 
     /// Whether there is some left.
@@ -34,7 +41,7 @@ impl TimeBudget {
     /// Takes time, also more than was left.
     pub(crate) fn take(&mut self, now: Instant, time: Duration) {
         let saved_since = now.checked_sub(self.saved).unwrap_or(now);
-        self.used_until = self.used_until.max(saved_since) + time.saturating_mul(SHARE);
+        self.used_until = self.used_until.max(saved_since) + time.saturating_mul(self.share);
     }
 }
 
@@ -56,6 +63,18 @@ mod tests {
         }
         let share = (Duration::from_secs(100) + SAVED) / SHARE;
         assert!(taken >= share && taken <= share + step, "{taken:?}");
+    }
+
+    #[test]
+    fn any_share_can_be_given_out() {
+        let start = Instant::now() + Duration::from_secs(1000);
+        let second = Duration::from_secs(1);
+        let mut time_budget = TimeBudget::sharing(40, 3 * second, start);
+        time_budget.take(start, 3 * second);
+        assert!(time_budget.is_left(start));
+        time_budget.take(start, second);
+        assert!(!time_budget.is_left(start + 39 * second));
+        assert!(time_budget.is_left(start + 40 * second));
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub struct Parsing {
     pub barred: u64,
     /// The first of them, and why.
     pub barred_files: Vec<String>,
+    /// Questions about users' files that file systems were not asked, since they respond too slowly.
+    pub unasked: u64,
 }
 
 impl Parsing {
@@ -29,6 +31,13 @@ impl Parsing {
         }
         for file in &self.barred_files {
             let _ = writeln!(text, "  {file}");
+        }
+        if self.unasked > 0 {
+            let _ = writeln!(
+                text,
+                "questions about files that slow file systems were not asked: {}",
+                self.unasked
+            );
         }
         text
     }

@@ -173,6 +173,11 @@ impl Bars {
         }
     }
 
+    /// A question about a file was not asked, since file systems respond too slowly for its owner's files.
+    pub(super) fn unasked(&self) {
+        self.inner().parsing.unasked += 1;
+    }
+
     /// Has samples of the parser processes filtered out, including those started later.
     pub fn exclude_from(&self, mut own: OwnProcesses) {
         let mut inner = self.inner();

@@ -17,7 +17,7 @@ use super::{
     bars::{Bars, Subject, Why},
     claims,
     message::{Answer, Request, decoded, encoded},
-    patience::Patience,
+    patience::{NoAnswer, Patience},
     probe::Probe,
     process::{Budget, Failure},
     sandbox::Step,
@@ -83,7 +83,7 @@ impl Parser {
 
     fn new(bars: Arc<Bars>, budget: Budget, role: Role, memory_bytes: u64) -> Self {
         let processes = Supervisor::new(Arc::clone(&bars), role, memory_bytes);
-        let patience = Patience::default();
+        let patience = Patience::new();
         Self { bars, budget, processes, patience, unanswered: FxHashMap::default() }
     }
 
@@ -145,9 +145,9 @@ impl Parser {
             return Err(Refusal::Unanswered);
         }
         let copy = file.try_clone().map_err(|_| Refusal::Unavailable)?;
-        let are_plausible =
-            self.patience.ask(owner, HEADERS_WITHIN, move || claims::are_plausible(&copy));
-        match are_plausible {
+        let are_plausible = move || claims::are_plausible(&copy);
+        let name = || name_of(file);
+        match self.ask_file_system(owner, HEADERS_WITHIN, name, are_plausible) {
             Some(true) => Ok(()),
             Some(false) => {
                 self.bars.bar(what, owner, Duration::ZERO, Why::Claims, &name_of(file));
@@ -158,21 +158,47 @@ impl Parser {
                     self.unanswered.clear();
                 }
                 self.unanswered.insert(what, Instant::now() + ASK_AGAIN);
-                self.say_unanswered(&name_of(file));
                 Err(Refusal::Unanswered)
             }
         }
     }
 
-    /// For what else the thread has to ask of file systems.
-    pub(crate) fn patience(&mut self) -> &mut Patience {
-        &mut self.patience
+    /// Has a thread that may have to wait for a file system find something out about files of an owner, which people
+    /// know by this name. `None`, of which the user is told, if it takes longer than this, or slow answers about files
+    /// of this owner have taken too long together.
+    pub(crate) fn ask_file_system<T: Send + 'static>(
+        &mut self,
+        owner: u32,
+        within: Duration,
+        name: impl FnOnce() -> String,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        match self.patience.ask(owner, within, question) {
+            Ok(answer) => Some(answer),
+            Err(NoAnswer::Late) => {
+                let name = name();
+                let name = printable(&name);
+                self.tell(&format!("the file system of {name} is not responding"));
+                None
+            }
+            Err(NoAnswer::Unasked) => {
+                self.bars.unasked();
+                self.tell(&format!(
+                    "files of user {owner} are left out for now, since file systems respond too slowly"
+                ));
+                None
+            }
+        }
     }
 
-    /// Says that a file system does not respond, once for each file.
-    pub(crate) fn say_unanswered(&self, name: &str) {
-        let name = printable(name);
-        let line = format!("names may be missing: the file system of {name} is not responding");
+    /// How long slow answers of file systems have taken so far.
+    pub(crate) fn slow_time(&self) -> Duration {
+        self.patience.slow_time()
+    }
+
+    /// Says once why names may be missing.
+    fn tell(&self, why: &str) {
+        let line = format!("names may be missing: {why}");
         if self.bars.is_news(&line) {
             stderr::notice(&line);
         }

@@ -28,6 +28,7 @@ pub(crate) mod probe;
 mod process;
 mod sandbox;
 mod server;
+mod slow_users;
 mod supervisor;
 mod symbol_files;
 mod symbols;

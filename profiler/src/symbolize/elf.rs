@@ -505,11 +505,8 @@ fn open_companions<T: Send + 'static>(
     open: impl FnOnce(&Locality) -> T + Send + 'static,
 ) -> Option<T> {
     let moved = of.clone();
-    let found = parser.patience().ask(of.owner, COMPANIONS_WITHIN, move || open(&moved));
-    if found.is_none() {
-        parser.say_unanswered(&format!("debug files of {}", of.path.display()));
-    }
-    found
+    let name = || format!("debug files of {}", of.path.display());
+    parser.ask_file_system(of.owner, COMPANIONS_WITHIN, name, move || open(&moved))
 }
 
 fn asked<T>(answer: Result<Result<T, Failure>, Refusal>) -> Result<T, Unanswered> {

@@ -139,17 +139,18 @@ impl JitNames {
         let (mut now, mut is_more) = (now, true);
         while is_more && self.time_budget.is_left(now) {
             let is_silent = |user| self.unanswered.get(&user).is_some_and(|until| now < *until);
+            let slow_before = with.parser.slow_time();
             let step = names.read_on(with.parser, process, is_silent);
             let end = Instant::now();
             is_more = matches!(step, Step::More);
+            // What others do to a file system does not count as time for reading.
+            let slow = with.parser.slow_time().saturating_sub(slow_before);
+            self.time_budget.take(end, end.duration_since(now).saturating_sub(slow));
             if let Step::Unanswered(user) = step {
-                // What others do to a file system does not count as time for reading.
                 if self.unanswered.len() >= MAX_UNANSWERED {
                     self.unanswered.clear();
                 }
                 self.unanswered.insert(user, end + ASK_AGAIN);
-            } else {
-                self.time_budget.take(end, end.duration_since(now));
             }
             now = end;
         }

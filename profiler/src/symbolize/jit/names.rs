@@ -192,8 +192,8 @@ impl Names {
         let jit_dump = files::jit_dump(process.mappings).cloned();
         let tails = self.tails.clone();
         let look = move || tails.look(&owner, jit_dump);
-        let Some(look) = parser.patience().ask(author.uid, ANSWERS_WITHIN, look) else {
-            parser.say_unanswered(&author.file(JitKind::PerfMap));
+        let name = || author.file(JitKind::PerfMap);
+        let Some(look) = parser.ask_file_system(author.uid, ANSWERS_WITHIN, name, look) else {
             self.why = Origin::NoFile(Missing::Unanswered);
             return Step::Unanswered(user);
         };

@@ -2,8 +2,12 @@
 
 use std::{
     ffi::CString,
-    fs,
-    os::unix::{ffi::OsStrExt as _, fs::symlink},
+    fs::{self, Permissions},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{PermissionsExt as _, symlink},
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
     ptr, thread,
@@ -20,6 +24,8 @@ use crate::{
 };
 
 const REASON: &str = "file system does not answer";
+/// One who is not root.
+const USER: u32 = 65534;
 
 /// A program that runs from the file system, with its code in memory.
 fn start(files: &Unanswering) -> Program {
@@ -202,4 +208,33 @@ fn a_perf_map_that_is_not_answered_holds_up_nobody() {
     let (_, summary) = parse_json(&ended.stdout);
     assert_eq!(summary["lost"]["agent_behind"], 0, "{summary}");
     assert_eq!(summary["parsing"]["restarts"], 0, "{summary}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_perf_map_that_is_answered_slowly_is_asked_for_less_often() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("jit");
+    fs::copy(fixture("jit.c"), &copy).unwrap();
+    let mut command = Command::new(&copy);
+    let slow = Program(command.uid(USER).gid(USER).stdin(Stdio::null()).spawn().unwrap());
+    let path = PathBuf::from(format!("/tmp/perf-{}.map", slow.pid()));
+    wait_until("it has named its code", || fs::read(&path).is_ok_and(|it| it.ends_with(b"\n")));
+    // Without a name for the code that runs, the file is asked for again and again.
+    let Some(files) = Unanswering::mount_with(b"1000 10 other\n".to_vec()) else { return };
+    let _bound = Bound::mount(&files.program(), &path);
+    files.delay(100);
+    let mut run = Run::start(&["-f", "json"]);
+    run.wait_for_notice(&format!("files of user {USER} are left out for now"));
+    run.sample(|it| is_of(it, &slow) && it["user"][0]["origin"] == REASON);
+    // Root's are not.
+    let [later, program] = ["jit.c", "chain.c"].map(Program::start);
+    run.sample(|it| is_of(it, &later) && symbols(&it["user"])[0] == "made_at_run_time");
+    assert_named(&mut run, &program);
+    let ended = run.end_by(libc::SIGINT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let (_, summary) = parse_json(&ended.stdout);
+    assert!(summary["parsing"]["unasked"].as_u64().unwrap() > 0, "{summary}");
+    assert_eq!(summary["lost"]["agent_behind"], 0, "{summary}");
 }

@@ -13,10 +13,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use profiler::stderr;
@@ -31,6 +31,7 @@ const REQUEST_BYTES: usize = 256 << 10;
 pub(crate) struct Unanswering {
     dir: TempDir,
     answers: Arc<AtomicBool>,
+    delay_ms: Arc<AtomicU64>,
     silent_to: Arc<AtomicU32>,
     over: Arc<AtomicBool>,
     daemon: Option<JoinHandle<()>>,
@@ -75,12 +76,13 @@ impl Unanswering {
         };
         assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
         let (answers, over) = (Arc::new(AtomicBool::new(true)), Arc::default());
-        let silent_to = Arc::default();
+        let (delay_ms, silent_to) = (Arc::default(), Arc::default());
         let daemon = Daemon {
             device,
             content,
             modified: SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs(),
             answers: Arc::clone(&answers),
+            delay_ms: Arc::clone(&delay_ms),
             silent_to: Arc::clone(&silent_to),
             over: Arc::clone(&over),
         };
@@ -88,12 +90,17 @@ impl Unanswering {
         // The daemon answers, as this asks it.
         let minor = libc::minor(fs::metadata(dir.path()).unwrap().dev());
         let abort = format!("/sys/fs/fuse/connections/{minor}/abort").into();
-        Some(Self { dir, answers, silent_to, over, daemon, abort })
+        Some(Self { dir, answers, delay_ms, silent_to, over, daemon, abort })
     }
 
     /// From here on, or not any more, whoever asks waits.
     pub(crate) fn set_answering(&self, answers: bool) {
         self.answers.store(answers, Ordering::SeqCst);
+    }
+
+    /// From here on each answer takes so long.
+    pub(crate) fn delay(&self, ms: u64) {
+        self.delay_ms.store(ms, Ordering::SeqCst);
     }
 
     /// From here on this process waits, and no other.
@@ -124,6 +131,7 @@ struct Daemon {
     /// In seconds.
     modified: u64,
     answers: Arc<AtomicBool>,
+    delay_ms: Arc<AtomicU64>,
     silent_to: Arc<AtomicU32>,
     over: Arc<AtomicBool>,
 }
@@ -139,6 +147,7 @@ impl Daemon {
             if ready <= 0 || !self.answers.load(Ordering::SeqCst) {
                 continue;
             }
+            thread::sleep(Duration::from_millis(self.delay_ms.load(Ordering::SeqCst)));
             // A request may be taken back.
             let Ok(bytes) = self.device.read(&mut request) else { continue };
             self.answer(&request[..bytes]);
