@@ -260,6 +260,14 @@ impl Run {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
+    /// From here on it can open no file.
+    pub(crate) fn exhaust_files(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // Below are standard input and output.
+        let limit = rustix::process::Rlimit { current: Some(3), maximum: Some(3) };
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
+    }
+
     /// Sends the signal, and waits for the end.
     pub(crate) fn end_by(self, signal: i32) -> Ended {
         self.signal(signal);

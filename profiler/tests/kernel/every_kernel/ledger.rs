@@ -92,9 +92,7 @@ fn a_run_that_may_open_no_more_files_is_accounted_for() {
     let _load = Program::start("chain.c");
     let mut run = Run::start(&["-f", "json"]);
     let mut samples: Vec<Value> = (0..20).map(|_| run.sample(|_| true)).collect();
-    let pid = rustix::process::Pid::from_child(&run.child);
-    let limit = rustix::process::Rlimit { current: Some(3), maximum: Some(3) };
-    rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
+    run.exhaust_files();
     let ended = run.end_by(libc::SIGINT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let (rest, summary) = parse_json(&ended.stdout);
