@@ -1,12 +1,16 @@
 //! A run from start to end: the one file that knows every stage.
 
 mod end;
+mod gathering;
+mod reader;
 mod report;
 mod resident;
+mod rounds;
 mod setup;
 mod sources;
 
 use std::{
+    future::pending,
     pin::pin,
     sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
@@ -16,12 +20,14 @@ use aya_log::EbpfLogger;
 use profiler_profile::ledger::{KernelSide, Ledger, PerCpuCount, watch::Watch};
 use tokio::{
     sync::oneshot,
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 
 use self::{
     end::{last_samples, worker_died},
+    gathering::Gathering,
     resident::ResidentMemory,
+    rounds::Rounds,
     setup::{filter_system_calls, settle_limits, start_loader},
     sources::Sources,
 };
@@ -36,21 +42,13 @@ use crate::{
     parser::Bars,
     perf::{
         deadline::Deadline,
-        record::{Record, Timed},
         sideband::{self, Sideband},
         wakeup::Wakeup,
     },
-    process::{
-        self, executing,
-        family::Family,
-        table::Event,
-        tracker::{self, Answer, Tracker},
-        watched::Watched,
-    },
+    process::{self, executing, family::Family, table::Event, tracker::Tracker, watched::Watched},
     queue::{self, Sender},
     realtime::{Priority, Role},
     ring::SampleRing,
-    sample,
     shutdown::{self, Reports, Requests, Signals},
     stderr,
     top::{self, Screen},
@@ -59,25 +57,16 @@ use crate::{
 };
 
 /// How often the ring is read even when the program sees no need to wake us. A sample is printed later
-/// than that by what it waits for files, at most `tracker::DEADLINE`, and by what it takes to name and
+/// than that by what it waits for files, at most `process::tracker::DEADLINE`, and by what it takes to name and
 /// write it.
 const READ_INTERVAL: Duration = Duration::from_millis(50);
-/// For how long the sideband's records are gathered from the first on: what a program has mapped has to
-/// be in the kernel soon, so that its first stacks can be walked, but each reading costs something.
-const GATHERING: Duration = Duration::from_millis(1);
-/// The least time between two such readings, for when many programs begin.
-const GATHERING_PAUSE: Duration = Duration::from_millis(4);
 /// How often we look which CPUs have come and gone.
 const HOTPLUG_INTERVAL: Duration = Duration::from_millis(250);
-/// After records were lost, all processes are looked for in `/proc`, at most this often.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// For how long the start waits until all that runs has been looked at, and how often it asks.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const FIRST_LOOK_STEP: Duration = Duration::from_millis(10);
 /// How often it is looked whether samples are lost.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How much is read at once and sent on.
-const BATCH_BYTES: usize = 64 << 10;
 
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
@@ -146,8 +135,7 @@ pub async fn run(
         ring,
         sideband,
         sideband_filled,
-        // The sideband is on, so whatever is not there yet will be told.
-        unanswered: vec![tracker.find_all()],
+        rounds: Rounds::new(config.queue_bytes / 2),
         tracker,
         loader,
         happened: Vec::new(),
@@ -167,6 +155,8 @@ pub async fn run(
         priority: Priority::enter(Role::Reader),
         deadline: None,
     };
+    // The sideband is on, so whatever is not there yet will be told.
+    sampling.rounds.expect(sampling.tracker.find_all());
     let (started, early_end) =
         sampling.run(&mut signals, &mut reports, &mut worker, &mut screen).await?;
     let (kernel, sender, failed) = sampling.end(started);
@@ -211,9 +201,9 @@ struct Sampling<'a> {
     tracker: Tracker,
     /// Who puts what the walk of user stacks needs into the kernel.
     loader: Option<Arc<Loader>>,
-    /// What the tracker was asked and has not told yet, as when a file system does not answer.
-    unanswered: Vec<Answer>,
-    /// What was read and is not told yet.
+    /// What was read and waits for its files.
+    rounds: Rounds,
+    /// What has happened after the samples were read, and is for the next round.
     happened: Vec<Event>,
     /// When the samples were read: those of the next read are from after.
     last_read_ns: u64,
@@ -288,11 +278,11 @@ impl Sampling<'_> {
         if let Some(family) = &mut self.family {
             family.look(kernel::monotonic_ns());
         }
-        while self.collect() > 0 && start.elapsed() < FIRST_LOOK {
+        while self.rounds.collect() > 0 && start.elapsed() < FIRST_LOOK {
             sleep(FIRST_LOOK_STEP).await;
         }
         // Before all records, which may be of children of what was found.
-        let found = std::mem::take(&mut self.happened);
+        let found = self.rounds.take_told();
         self.pass_on(found, Vec::new(), self.last_read_ns);
         if let Some(loader) = &self.loader {
             let left = FIRST_LOOK.saturating_sub(start.elapsed());
@@ -327,7 +317,7 @@ impl Sampling<'_> {
         screen: &mut Option<Screen>,
     ) -> Option<Ended> {
         let mut time_over = pin!(shutdown::after(self.config.duration));
-        let mut gathered = Instant::now();
+        let mut gathering = Gathering::new();
         let mut tick = interval(READ_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hotplug = interval(HOTPLUG_INTERVAL);
@@ -370,16 +360,26 @@ impl Sampling<'_> {
                     }
                     // Nothing was told of what happened there before.
                     if !(changes.came.is_empty() && changes.revived.is_empty()) {
-                        self.unanswered.push(self.tracker.find_all());
+                        self.rounds.expect(self.tracker.find_all());
                     }
                 }
                 // Should epoll fail, the timer still reads.
                 Ok(()) = self.ring.woken() => {}
-                // A program that begins maps its files one soon after another.
+                // Nothing is read for these.
                 Ok(()) = self.sideband_filled.woken() => {
-                    let pause = GATHERING_PAUSE.saturating_sub(gathered.elapsed());
-                    self.sideband_filled.gather(GATHERING.max(pause)).await;
-                    gathered = Instant::now();
+                    gathering.begin();
+                    continue;
+                }
+                () = self.tracker.answered() => {
+                    self.pass_on_rounds();
+                    continue;
+                }
+                () = at(self.rounds.look_at(Instant::now())) => {
+                    self.pass_on_rounds();
+                    continue;
+                }
+                () = at(gathering.until()) => {
+                    gathering.end();
                     self.sideband_filled.arm();
                 }
                 _ = tick.tick() => {}
@@ -415,105 +415,6 @@ impl Sampling<'_> {
         alive == 0
     }
 
-    /// Sends on what is in the ring, once around at most: under full load it never gets empty.
-    fn read(&mut self) {
-        self.priority.renew();
-        let since_ns = std::mem::replace(&mut self.last_read_ns, kernel::monotonic_ns());
-        let rounds = self.config.program.ring_bytes as usize / BATCH_BYTES + 1;
-        let mut batches = Vec::new();
-        for _ in 0..rounds {
-            // At too high a rate, a whole round takes seconds.
-            self.sources.govern(&self.counters).iter().for_each(|notice| stderr::notice(notice));
-            let mut samples = self.sender.buffer();
-            let more = self.ring.read_into(&mut samples, BATCH_BYTES);
-            if !samples.is_empty() {
-                batches.push(samples);
-            }
-            if !more {
-                break;
-            }
-        }
-        // Read behind the samples, so that whatever these need is there, and sent before them.
-        self.read_sideband(since_ns);
-        for mut samples in batches {
-            if let Some(family) = &self.family {
-                let strangers = &self.strangers;
-                sample::retain(&mut samples, |it| {
-                    let is_kept = family.has(it.tgid, it.time_ns);
-                    if !is_kept {
-                        strangers.add(it.slot(), it.cpu);
-                    }
-                    is_kept
-                });
-            }
-            self.sender.offer(samples);
-        }
-        if let Some(family) = &mut self.family {
-            family.forget(since_ns);
-        }
-        self.sources.poll();
-        if let Some(log) = &mut self.log {
-            log.flush();
-        }
-    }
-
-    /// Reads what has happened to processes, and tells it in the order of time. What happens while
-    /// the rings of the CPUs are read one after another may come from one and not yet from another,
-    /// so it is kept for the next time: the samples read so far are from before.
-    fn read_sideband(&mut self, samples_since_ns: u64) {
-        let now_ns = kernel::monotonic_ns();
-        let mut records = Vec::new();
-        self.sideband.read(&mut records);
-        let is_code = |timed: &mut Timed| matches!(timed.record, Record::Ksymbol { .. });
-        let kernel_code =
-            records.extract_if(.., is_code).map(|timed| timed.record).collect::<Vec<_>>();
-        // At once: this opens the files. The samples wait for them, within limits; one that is
-        // opened later is known from then on.
-        let (events, mut files_opened) = self.tracker.tell(records);
-        self.happened.extend(events);
-        if !files_opened.wait(tracker::DEADLINE, &mut self.happened) {
-            self.unanswered.push(files_opened);
-        }
-        self.collect();
-        let events = tracker::take_before(&mut self.happened, now_ns);
-        if let Some(family) = &mut self.family {
-            for event in &events {
-                family.apply(event);
-            }
-        }
-        self.pass_on(events, kernel_code, samples_since_ns);
-        // What was missed may be about any process.
-        let (missed_before, looked) = self.looked_for;
-        let (lost, malformed) = (self.sideband.lost(), self.sideband.malformed());
-        let missed = lost + malformed + self.dropped_events + self.tracker.missed();
-        if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
-            self.unanswered.push(self.tracker.find_all());
-            self.looked_for = (missed, Instant::now());
-            if let Some(family) = &mut self.family {
-                family.look(kernel::monotonic_ns());
-            }
-        }
-    }
-
-    /// Tells the threads that have to know.
-    fn pass_on(&mut self, events: Vec<Event>, kernel_code: Vec<Record>, samples_since_ns: u64) {
-        let (count, code) = (events.len() as u64, kernel_code.len() as u64);
-        if let Some(loader) = self.loader.as_ref().filter(|_| count > 0)
-            && !loader.tell(events.clone())
-        {
-            self.dropped_events += count;
-        }
-        if count + code > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
-            self.dropped_events += count + code;
-        }
-    }
-
-    /// Takes what the tracker has told by now; how much it still owes.
-    fn collect(&mut self) -> usize {
-        self.unanswered.retain_mut(|it| !it.wait(Duration::ZERO, &mut self.happened));
-        self.unanswered.len()
-    }
-
     /// Ends sampling: no event fires any more, the ring is empty, and all is counted. A failure on the
     /// way is told beside what could be counted.
     fn end(mut self, started: Instant) -> (KernelSide, Sender, Option<Error>) {
@@ -521,8 +422,19 @@ impl Sampling<'_> {
         let duration = passed.unwrap_or_else(Instant::now).duration_since(started);
         let failed = self.sources.disable().err();
         self.read();
+        while self.rounds.wait() {
+            self.pass_on_rounds();
+        }
         let (sources, unread) = self.sources.account(&self.counters);
         let kernel = self.kernel_side(duration, sources);
         (kernel, self.sender, failed.or(unread))
+    }
+}
+
+/// Waits until this time, or for ever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => pending().await,
     }
 }

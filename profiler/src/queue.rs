@@ -185,7 +185,7 @@ impl Receiver {
 }
 
 /// What only these hold.
-fn size_of(events: &[Event], kernel_code: &[Record]) -> usize {
+pub(crate) fn size_of(events: &[Event], kernel_code: &[Record]) -> usize {
     let held = |event: &Event| match &event.kind {
         Kind::Found { mappings, .. } => mappings.iter().map(size_of_mapping).sum(),
         Kind::Mapped(mapping) => size_of_mapping(mapping),

@@ -4,18 +4,13 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
-    pin::pin,
-    time::Duration,
 };
 
 use rustix::event::{
     Timespec,
     epoll::{self, CreateFlags, EventData, EventFlags},
 };
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    time::sleep,
-};
+use tokio::io::{Interest, unix::AsyncFd};
 
 /// An epoll of events. One that is closed leaves it by itself.
 #[derive(Debug)]
@@ -69,19 +64,6 @@ impl Wakeup {
             self.disarmed.extend(living.filter_map(|it| RawFd::try_from({ it.data }.u64()).ok()));
             if taken.len() < TAKEN {
                 return Ok(());
-            }
-        }
-    }
-
-    /// Lets this time pass, in which events wake us no more than once each.
-    pub async fn gather(&mut self, time: Duration) {
-        let mut end = pin!(sleep(time));
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut end => return,
-                // Should epoll fail, this waits for the end.
-                Ok(()) = self.woken() => {}
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! A file system may not answer, and a process may be stuck with its memory locked. So whatever reads what
 //! a process has mapped or opens a file is done on a thread apart, and who asks for it gets an [`Answer`] to
-//! wait for as long as one likes. What a record tells is known at once; its file may be opened later.
+//! wait for as long as one likes, or to look at when [told](Tracker::answered). What a record tells is known at once; its file may be opened later.
 
 use std::{
     fs,
@@ -25,6 +25,7 @@ use super::{
     watchdog_pool::{self, WatchdogPool},
 };
 use profiler_profile::sample::Comm;
+use tokio::sync::Notify;
 
 use crate::{
     kernel,
@@ -40,7 +41,7 @@ use crate::{
 /// one is stuck, so that the others are there.
 pub const DEADLINE: Duration = Duration::from_millis(150);
 /// How often whoever waits looks whether a thread is stuck.
-const LOOK: Duration = Duration::from_millis(25);
+pub(crate) const LOOK: Duration = Duration::from_millis(25);
 
 /// Threads of a process that are asked for its mappings where the main one has ended.
 const ASKED_THREADS: usize = 4;
@@ -54,6 +55,8 @@ const AGAIN: Duration = Duration::from_millis(1);
 pub struct Tracker {
     sight: Sight,
     pool: Arc<WatchdogPool<Task>>,
+    /// Who is told when an answer is complete.
+    answered: Arc<Notify>,
 }
 
 /// What it takes to see what a process is.
@@ -76,8 +79,27 @@ pub struct Answer {
 struct Task {
     what: What,
     sight: Sight,
-    /// The answer is complete when no task has this any more.
-    answer: Sender<Event>,
+    answer: Asker,
+}
+
+/// Who has asked. The answer is complete when no task has this any more.
+#[derive(Clone, Debug)]
+struct Asker {
+    /// Closed before the other is dropped.
+    events: Sender<Event>,
+    _complete: Arc<Complete>,
+}
+
+/// Tells when it is dropped.
+#[derive(Debug)]
+struct Complete(Option<Arc<Notify>>);
+
+impl Drop for Complete {
+    fn drop(&mut self) {
+        if let Some(to) = &self.0 {
+            to.notify_one();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -100,7 +122,12 @@ impl Tracker {
     pub fn new(metadata: bool) -> Self {
         let headless = Arc::new(Mutex::new(Headless::new()));
         let sight = Sight { files: Arc::default(), headless, metadata };
-        Self { sight, pool: Arc::new(WatchdogPool::new()) }
+        Self { sight, pool: Arc::new(WatchdogPool::new()), answered: Arc::default() }
+    }
+
+    /// Waits until an answer is complete, but to [`find`](Self::find). To be used by one task.
+    pub async fn answered(&self) {
+        self.answered.notified().await;
     }
 
     /// Asks what runs now; what happens from here on, records have to tell.
@@ -108,7 +135,7 @@ impl Tracker {
     pub fn find_all(&self) -> Answer {
         let mut tgids: Vec<u32> = procfs::processes().collect();
         tgids.reverse();
-        self.ask(|| [What::FindAll(tgids)])
+        self.ask([What::FindAll(tgids)], Some(&self.answered))
     }
 
     /// Reads one process's mappings; `None` if it is gone, is a thread of the kernel, or does not
@@ -116,7 +143,7 @@ impl Tracker {
     #[must_use]
     pub fn find(&self, tgid: u32) -> Option<Event> {
         let mut events = Vec::new();
-        self.ask(|| [What::Find(tgid)]).wait(DEADLINE, &mut events);
+        self.ask([What::Find(tgid)], None).wait(DEADLINE, &mut events);
         events.pop()
     }
 
@@ -124,7 +151,7 @@ impl Tracker {
     #[must_use]
     pub fn tell(&self, records: Vec<Timed>) -> (Vec<Event>, Answer) {
         let (mut events, mut todo) = (Vec::new(), Vec::new());
-        let answer = self.ask(|| {
+        {
             let mut files = Files::lock(&self.sight.files);
             let mut headless = self.sight.headless.lock().unwrap_or_else(PoisonError::into_inner);
             todo.extend(files.due(Instant::now()).into_iter().map(What::Open));
@@ -140,9 +167,10 @@ impl Tracker {
             let time_ns = kernel::monotonic_ns();
             let ended = headless.ended().into_iter();
             events.extend(ended.map(|tgid| Event { time_ns, tgid, kind: Kind::Ended }));
-            todo
-        });
-        (events, answer)
+        }
+        // Nobody is told of what is complete at once.
+        let answered = (!todo.is_empty()).then_some(&self.answered);
+        (events, self.ask(todo, answered))
     }
 
     /// How often something was left undone that may be worth another try by now.
@@ -151,10 +179,12 @@ impl Tracker {
         self.pool.missed()
     }
 
-    fn ask<T: IntoIterator<Item = What>>(&self, what: impl FnOnce() -> T) -> Answer {
-        let (answer, events) = mpsc::channel();
+    fn ask(&self, what: impl IntoIterator<Item = What>, answered: Option<&Arc<Notify>>) -> Answer {
+        let (sender, events) = mpsc::channel();
+        let complete = Arc::new(Complete(answered.cloned()));
+        let answer = Asker { events: sender, _complete: complete };
         let task = |what| Task { what, sight: self.sight.clone(), answer: answer.clone() };
-        self.pool.give(what().into_iter().map(task).collect());
+        self.pool.give(what.into_iter().map(task).collect());
         Answer { events, pool: Arc::clone(&self.pool) }
     }
 }
@@ -230,7 +260,7 @@ impl watchdog_pool::Task for Task {
             }
         };
         // Nobody may wait for it any more.
-        event.map(|event| answer.send(event));
+        event.map(|event| answer.events.send(event));
         let task = |what| Self { what, sight: sight.clone(), answer: answer.clone() };
         todo.into_iter().map(task).collect()
     }
@@ -344,9 +374,38 @@ fn mapped(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::process::table::Processes;
+
+    /// What an answer is complete without.
+    pub(crate) struct Pending(Sender<Event>);
+
+    impl Pending {
+        pub(crate) fn new() -> (Self, Answer) {
+            let (sender, events) = mpsc::channel();
+            (Self(sender), Answer { events, pool: Arc::new(WatchdogPool::new()) })
+        }
+
+        pub(crate) fn tell(&self, event: Event) {
+            self.0.send(event).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_answer_is_told_of_when_it_is_complete() {
+        let tracker = Tracker::new(false);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        // Nothing is to be done for these.
+        let (_, mut answer) = tracker.tell(Vec::new());
+        assert!(answer.wait(Duration::ZERO, &mut Vec::new()));
+        assert!(tracker.find(std::process::id()).is_some());
+        let mut answer = tracker.find_all();
+        runtime.block_on(tracker.answered());
+        let mut events = Vec::new();
+        assert!(answer.wait(Duration::ZERO, &mut events));
+        assert!(events.iter().any(|it| it.tgid == std::process::id()));
+    }
 
     #[test]
     fn knows_its_own_mappings() {
