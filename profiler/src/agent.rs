@@ -337,11 +337,18 @@ impl Sampling<'_> {
                 () = &mut time_over => return None,
                 result = &mut *ended => return Some(result.unwrap_or(Err(worker_died()))),
                 result = top::ended(screen) => return result.err().map(Err),
-                () = reports.next() => self.report(started),
+                () = reports.next() => match self.report(started.elapsed()) {
+                    Ok(table) => stderr::write(&table),
+                    Err(error) => stderr::say(&error.to_string()),
+                },
                 _ = watching.tick() => {
-                    self.tell_progress(&mut watch);
-                    self.show_status(started);
-                    self.tell_screen();
+                    self.notices(&mut watch).iter().for_each(|it| stderr::say(it));
+                    if self.config.shows_status && stderr::has_foreground() {
+                        stderr::status(&self.status(started));
+                    }
+                    if let Some(live) = &self.config.worker.output.live {
+                        live.tell(self.vitals());
+                    }
                 }
                 _ = hotplug.tick() => {
                     if self.have_all_ended() {

@@ -1,4 +1,4 @@
-//! What a run tells while it goes on: its ledger so far, and that samples are lost.
+//! What a run tells while it goes on, as text: its ledger so far, how far it is, and what is lost.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,25 +14,16 @@ use profiler_profile::{
 };
 
 use super::Sampling;
-use crate::{
-    error::Result, kernel, output::Blocked, perf::config::Target, procfs::stat::Stat, stderr,
-};
+use crate::{error::Result, kernel, output::Blocked, perf::config::Target, procfs::stat::Stat};
 
 impl Sampling<'_> {
-    /// Prints the ledger so far.
-    pub(super) fn report(&mut self, started: Instant) {
-        match self.so_far(started.elapsed()) {
-            Ok(ledger) => stderr::write(&ledger.table(false)),
-            Err(error) => stderr::say(&error.to_string()),
-        }
-    }
-
-    fn so_far(&mut self, duration: Duration) -> Result<Ledger> {
+    /// The ledger so far, of a run that has gone on for so long.
+    pub(super) fn report(&mut self, duration: Duration) -> Result<String> {
         self.read();
         let (sources, unread) = self.sources.account(&self.counters);
         let kernel = self.kernel_side(duration, sources);
         unread.map_or(Ok(()), Err)?;
-        Ok(Ledger::so_far(&kernel, &self.delivered, &self.behind))
+        Ok(Ledger::so_far(&kernel, &self.delivered, &self.behind).table(false))
     }
 
     /// What was counted on the way to the queue.
@@ -59,11 +50,8 @@ impl Sampling<'_> {
         }
     }
 
-    /// Shows how far the run is.
-    pub(super) fn show_status(&self, started: Instant) {
-        if !self.config.shows_status || !stderr::has_foreground() {
-            return;
-        }
+    /// How far the run is.
+    pub(super) fn status(&self, started: Instant) -> String {
         let elapsed = started.elapsed().as_secs();
         let left = self.config.duration.map(|it| it.as_secs().saturating_sub(elapsed));
         let left = left.map_or_else(String::new, |left| format!(", {left} s left"));
@@ -74,30 +62,29 @@ impl Sampling<'_> {
         let mib = memory.agent.bytes().saturating_add(memory.parsers.bytes()) >> 20;
         let rate = samples / elapsed.max(1);
         let stacks = self.stacks.load(Ordering::Relaxed);
-        stderr::status(&format!(
+        format!(
             "{elapsed} s{left}: {samples} samples ({rate}/s), {stacks} stacks, {lost} lost, {mib} MiB; Ctrl-C ends"
-        ));
+        )
     }
 
-    /// Tells the screen how the run goes on, if there is one.
-    pub(super) fn tell_screen(&self) {
-        let Some(live) = &self.config.worker.output.live else { return };
+    /// How the run goes on, for a screen.
+    pub(super) fn vitals(&self) -> Vitals {
         let lost = self.sources.lost(&self.counters).unwrap_or_default();
         let pids = self.bars.pids();
         let memory = self.memory.read(&pids);
         let of_parsers = pids.into_iter().filter_map(Stat::of).map(|it| it.cpu);
-        live.tell(Vitals {
+        Vitals {
             lost: Lost { agent_behind: self.behind.sum(), ..lost },
             cpu: kernel::cpu_time() + of_parsers.sum::<Duration>(),
             is_behind: self.sender.is_waiting(),
             memory_bytes: memory.agent.bytes().saturating_add(memory.parsers.bytes()),
-        });
+        }
     }
 
-    /// Says what is lost or stands still.
-    pub(super) fn tell_progress(&self, watch: &mut Watch) {
+    /// What is lost or stands still, as far as that is news.
+    pub(super) fn notices(&self, watch: &mut Watch) -> Vec<String> {
         // The end says it if they can't be read.
-        let Ok(lost) = self.sources.lost(&self.counters) else { return };
+        let Ok(lost) = self.sources.lost(&self.counters) else { return Vec::new() };
         let lost = Lost { agent_behind: self.behind.sum(), ..lost };
         let blocked = self.blocked.iter().max_by_key(|it| it.time());
         let progress = Progress {
@@ -107,8 +94,6 @@ impl Sampling<'_> {
             batches: self.sender.batches_done(),
             is_waiting: self.sender.is_waiting(),
         };
-        for notice in watch.look(&progress, Instant::now()) {
-            stderr::say(&notice);
-        }
+        watch.look(&progress, Instant::now())
     }
 }
