@@ -5,11 +5,11 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
 use profiler_profile::ledger::{KernelSide, PerCpuCount};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::{
     perf::record::Record,
@@ -46,32 +46,64 @@ pub enum Message {
 pub struct Samples {
     /// As they came from the ring.
     pub bytes: Vec<u8>,
-    /// What of these bytes are copies of stacks.
-    copy_bytes: usize,
+    /// The room that they take, and that of copies of stacks among them: free again when this is dropped.
+    room: Taken,
+    copies: Taken,
 }
 
 /// The sending end.
 pub struct Sender {
-    messages: mpsc::UnboundedSender<Message>,
+    messages: mpsc::UnboundedSender<Waiting>,
     shared: Arc<Shared>,
     behind: Arc<PerCpuCount>,
 }
 
 /// The receiving end, for a thread that may block.
 pub struct Receiver {
-    messages: mpsc::UnboundedReceiver<Message>,
+    messages: mpsc::UnboundedReceiver<Waiting>,
     shared: Arc<Shared>,
 }
 
+/// A message, and what it takes of the room while it waits. Samples take theirs until they have been dealt with.
+type Waiting = (Message, Option<Taken>);
+
 struct Shared {
-    /// Without copies.
-    waiting_bytes: AtomicUsize,
-    waiting_copy_bytes: AtomicUsize,
-    waiting_event_bytes: AtomicUsize,
-    limit_bytes: usize,
+    samples: Room,
+    copies: Room,
+    events: Room,
     spare: Mutex<Vec<Vec<u8>>>,
     /// Batches of samples that have been dealt with.
     done: AtomicU64,
+}
+
+/// Room for so many bytes.
+struct Room {
+    free: Arc<Semaphore>,
+    bytes: u32,
+}
+
+/// A part of it, which is free again when this is dropped.
+type Taken = OwnedSemaphorePermit;
+
+impl Room {
+    fn new(bytes: usize) -> Self {
+        let bytes = u32::try_from(bytes.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        Self { free: Arc::new(Semaphore::new(bytes as usize)), bytes }
+    }
+
+    /// Takes so much of it, if so much is free.
+    fn take(&self, bytes: usize) -> Option<Taken> {
+        Arc::clone(&self.free).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    }
+
+    /// The same, but what is larger than all of it takes that.
+    fn take_at_most_all(&self, bytes: usize) -> Option<Taken> {
+        self.take(bytes.min(self.bytes as usize))
+    }
+
+    fn is_used(&self) -> bool {
+        self.free.available_permits() < self.bytes as usize
+    }
 }
 
 /// A queue in which so many bytes may wait, and that counts what it drops in `behind`.
@@ -80,10 +112,9 @@ pub fn channel(behind: Arc<PerCpuCount>, limit_bytes: usize) -> (Sender, Receive
     // a busy machine.
     let (sender, receiver) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
-        waiting_bytes: AtomicUsize::new(0),
-        waiting_copy_bytes: AtomicUsize::new(0),
-        waiting_event_bytes: AtomicUsize::new(0),
-        limit_bytes,
+        samples: Room::new(limit_bytes),
+        copies: Room::new(limit_bytes),
+        events: Room::new(limit_bytes / EVENT_SHARE),
         spare: Mutex::new(Vec::new()),
         done: AtomicU64::new(0),
     });
@@ -104,22 +135,19 @@ impl Sender {
     /// before that.
     pub fn offer(&self, mut bytes: Vec<u8>) {
         let mut copy_bytes: usize = sample::each(&bytes).map(|sample| sample.copy_bytes()).sum();
-        let copies = &self.shared.waiting_copy_bytes;
-        if copies.fetch_add(copy_bytes, Ordering::Relaxed) + copy_bytes > self.shared.limit_bytes {
-            copies.fetch_sub(copy_bytes, Ordering::Relaxed);
+        let mut copies = self.shared.copies.take(copy_bytes);
+        if copies.is_none() {
             sample::leave_out_copies(&mut bytes);
             copy_bytes = 0;
+            copies = self.shared.copies.take(0);
         }
-        let rest = bytes.len().saturating_sub(copy_bytes);
-        let waiting = self.shared.waiting_bytes.fetch_add(rest, Ordering::Relaxed);
-        if waiting + rest > self.shared.limit_bytes {
-            self.shared.waiting_bytes.fetch_sub(rest, Ordering::Relaxed);
-            copies.fetch_sub(copy_bytes, Ordering::Relaxed);
+        let room = self.shared.samples.take(bytes.len().saturating_sub(copy_bytes));
+        let Some((room, copies)) = room.zip(copies) else {
             sample::each(&bytes).for_each(|sample| self.behind.add(sample.slot(), sample.cpu));
             return;
-        }
+        };
         // Nobody receives any more when the output has failed; the ledger sees what is missing.
-        let _ = self.messages.send(Message::Samples(Samples { bytes, copy_bytes }));
+        let _ = self.messages.send((Message::Samples(Samples { bytes, room, copies }), None));
     }
 
     /// Sends what happened; `false` if it was dropped, since too much is waiting.
@@ -130,13 +158,10 @@ impl Sender {
         kernel_code: Vec<Record>,
         samples_since_ns: u64,
     ) -> bool {
-        let bytes = size_of(&events, &kernel_code);
-        let waiting = self.shared.waiting_event_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if waiting > 0 && waiting + bytes > self.shared.limit_bytes / EVENT_SHARE {
-            self.shared.waiting_event_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return false;
-        }
-        let _ = self.messages.send(Message::Happened { events, kernel_code, samples_since_ns });
+        let room = self.shared.events.take_at_most_all(size_of(&events, &kernel_code));
+        let Some(room) = room else { return false };
+        let message = Message::Happened { events, kernel_code, samples_since_ns };
+        let _ = self.messages.send((message, Some(room)));
         true
     }
 
@@ -149,31 +174,24 @@ impl Sender {
     /// Whether samples wait, or are being dealt with.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.shared.waiting_bytes.load(Ordering::Relaxed) > 0
+        self.shared.samples.is_used()
     }
 
     /// Sends the last message.
     pub fn finish(self, kernel: Arc<KernelSide>) {
-        let _ = self.messages.send(Message::Finish(kernel));
+        let _ = self.messages.send((Message::Finish(kernel), None));
     }
 }
 
 impl Receiver {
     /// Waits for the next message; `None` when the sender is gone.
     pub fn receive(&mut self) -> Option<Message> {
-        let message = self.messages.blocking_recv()?;
-        if let Message::Happened { events, kernel_code, .. } = &message {
-            let bytes = size_of(events, kernel_code);
-            self.shared.waiting_event_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        Some(message)
+        self.messages.blocking_recv().map(|(message, _)| message)
     }
 
     /// Gives a buffer back after its samples have been dealt with.
-    pub fn done(&self, Samples { mut bytes, copy_bytes }: Samples) {
-        let rest = bytes.len().saturating_sub(copy_bytes);
-        self.shared.waiting_bytes.fetch_sub(rest, Ordering::Relaxed);
-        self.shared.waiting_copy_bytes.fetch_sub(copy_bytes, Ordering::Relaxed);
+    pub fn done(&self, Samples { mut bytes, room, copies }: Samples) {
+        drop((room, copies));
         self.shared.done.fetch_add(1, Ordering::Relaxed);
         bytes.clear();
         if let Ok(mut spare) = self.shared.spare.lock()
@@ -215,7 +233,7 @@ mod tests {
 
     fn received(receiver: &mut Receiver) -> Option<Samples> {
         match receiver.messages.try_recv().ok()? {
-            Message::Samples(samples) => Some(samples),
+            (Message::Samples(samples), _) => Some(samples),
             _ => None,
         }
     }
@@ -233,7 +251,7 @@ mod tests {
         // There was room for small ones.
         let small = received(&mut receiver).unwrap();
         assert_eq!(
-            (small.bytes.len(), small.copy_bytes),
+            (small.bytes.len(), small.copies.num_permits()),
             (2 * (64 + COPY_REGISTERS * 8), 2 * COPY_REGISTERS * 8)
         );
         let without = received(&mut receiver).unwrap();
@@ -264,5 +282,15 @@ mod tests {
             receiver.done(samples);
         }
         assert!(!sender.is_waiting() && sender.batches_done() == 2);
+    }
+    #[test]
+    fn what_happened_takes_room_until_it_is_received() {
+        let (sender, mut receiver) = channel(Arc::new(PerCpuCount::new(1, 1)), 1 << 10);
+        let ended = |count| vec![Event { time_ns: 1, tgid: 1, kind: Kind::Ended }; count];
+        // More than there is room for, which is better than nothing.
+        assert!(sender.tell(ended(1000), Vec::new(), 0));
+        assert!(!sender.tell(ended(1), Vec::new(), 0));
+        assert!(matches!(receiver.receive(), Some(Message::Happened { .. })));
+        assert!(sender.tell(ended(1), Vec::new(), 0));
     }
 }
