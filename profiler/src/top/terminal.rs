@@ -38,6 +38,17 @@ const MOUSE_BUTTONS: &str = "\x1b[?1000h\x1b[?1006h";
 /// The most that is drawn: a terminal may claim any size.
 const LARGEST: (u16, u16) = (1000, 500);
 
+/// What is drawn on a terminal that tells this size.
+fn area(told: (u16, u16), default: (u16, u16)) -> Rect {
+    let (width, height) = if told.0 == 0 || told.1 == 0 { default } else { told };
+    Rect::new(0, 0, width.min(LARGEST.0), height.min(LARGEST.1))
+}
+
+/// What a terminal has that tells no size, as over a serial line: what the environment says, or what they all once had.
+fn default_size(columns: Option<u16>, lines: Option<u16>) -> (u16, u16) {
+    (columns.unwrap_or(80), lines.unwrap_or(24))
+}
+
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Looks {
@@ -57,11 +68,13 @@ impl Looks {
 pub(super) struct Painter<B> {
     backend: B,
     shown: Option<Buffer>,
+    /// The size of a terminal that does not tell its own.
+    default: (u16, u16),
 }
 
 impl<B: Backend> Painter<B> {
     pub(super) fn new(backend: B) -> Self {
-        Self { backend, shown: None }
+        Self { backend, shown: None, default: (0, 0) }
     }
 
     /// Whatever is there is drawn over.
@@ -72,7 +85,7 @@ impl<B: Backend> Painter<B> {
     /// Draws a screen of the size that the terminal has now.
     pub(super) fn paint(&mut self, draw: impl FnOnce(&mut Buffer)) -> Result<(), B::Error> {
         let size = self.backend.size()?;
-        let area = Rect::new(0, 0, size.width.min(LARGEST.0), size.height.min(LARGEST.1));
+        let area = area((size.width, size.height), self.default);
         let mut next = Buffer::empty(area);
         draw(&mut next);
         let before = match self.shown.take().filter(|it| it.area == area) {
@@ -102,7 +115,10 @@ impl Terminal {
     /// Takes it: from here on lines for the user are held.
     pub(super) fn enter() -> io::Result<Self> {
         let to = BufWriter::with_capacity(BUFFER_BYTES, stdout());
-        let terminal = Self { painter: Painter::new(CrosstermBackend::new(to)) };
+        let number = |name: &str| std::env::var(name).ok()?.parse().ok().filter(|it| *it > 0);
+        let default = default_size(number("COLUMNS"), number("LINES"));
+        let painter = Painter { default, ..Painter::new(CrosstermBackend::new(to)) };
+        let terminal = Self { painter };
         stderr::hold();
         // What fails from here on is undone when it is dropped.
         take()?;
@@ -184,6 +200,14 @@ fn give_back() {
 mod tests {
     use super::*;
     use ratatui_core::{backend::TestBackend, style::Style};
+
+    #[test]
+    fn a_terminal_without_a_size_has_that_of_the_environment() {
+        assert_eq!(area((0, 0), default_size(None, None)), Rect::new(0, 0, 80, 24));
+        assert_eq!(area((0, 9), default_size(Some(132), None)), Rect::new(0, 0, 132, 24));
+        assert_eq!(area((100, 9), default_size(None, None)), Rect::new(0, 0, 100, 9));
+        assert_eq!(area((9999, 9999), default_size(None, None)), Rect::new(0, 0, 1000, 500));
+    }
 
     #[test]
     fn a_terminal_that_changes_its_size_is_drawn_anew() {
