@@ -22,17 +22,31 @@ pub struct Metadata {
     pub pod: Option<String>,
     /// The systemd service or scope that it runs in.
     pub unit: Option<String>,
+    /// The real user id that it had then. No format writes it.
+    #[serde(skip)]
+    pub uid: Option<u32>,
 }
 
 impl Metadata {
+    /// The container that it runs in, by its id, or else the systemd unit.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.container.as_ref().map(|it| &it.id).or(self.unit.as_ref()).map(String::as_str)
+    }
+
     /// Bytes of the heap that it takes, shared by those that hold it.
     #[must_use]
     pub fn bytes(self: &Arc<Self>) -> usize {
+        self.own_bytes() / Arc::strong_count(self).max(1)
+    }
+
+    /// Bytes of the heap that it takes, whoever holds it.
+    #[must_use]
+    pub fn own_bytes(&self) -> usize {
         let texts = [&self.command_line, &self.cgroup, &self.pod, &self.unit];
         let texts: usize = texts.iter().map(|it| it.as_ref().map_or(0, String::capacity)).sum();
         let container = self.container.as_ref().map_or(0, |it| it.id.capacity());
-        let all = COUNTS_BYTES + size_of::<Self>() + texts + container;
-        all / Arc::strong_count(self).max(1)
+        COUNTS_BYTES + size_of::<Self>() + texts + container
     }
 }
 

@@ -83,8 +83,14 @@ impl Task {
     /// Its process as a whole, under the name that people call it.
     #[must_use]
     pub fn of_process(self) -> Self {
-        let comm = if self.has_main_comm() { self.main_comm } else { self.comm };
+        let comm = self.process_comm();
         Self { tid: self.tgid, comm, main_comm: comm, ..self }
+    }
+
+    /// The name that people call the process, as its bytes.
+    #[must_use]
+    pub fn process_comm(&self) -> Comm {
+        if self.has_main_comm() { self.main_comm } else { self.comm }
     }
 
     /// What people call the process: its main thread's name, or else this thread's.

@@ -1,5 +1,7 @@
 //! The thread that names samples and writes them: it may block, the ring's reader never waits for it.
 
+mod spawning;
+
 use std::{
     path::Path,
     sync::{Arc, Weak, atomic::AtomicUsize, mpsc},
@@ -19,6 +21,7 @@ use profiler_profile::{
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
+use self::spawning::Spawning;
 use crate::{
     bpf::kernel_names::KernelNames,
     error::{Error, Result},
@@ -150,6 +153,7 @@ impl Worker {
                 store: Store::default(),
                 sources,
                 naming: Naming::default(),
+                spawning: spawning_of(&config),
                 shows_names: config.shows_names,
                 outputs: Outputs::new(&config.output, sinks, delivered.zeroed(), work.stacks),
             };
@@ -187,6 +191,8 @@ struct Thread {
     /// All stacks that are held anywhere.
     store: Store,
     naming: Naming,
+    /// The screen that is told of processes that begin, if there is one.
+    spawning: Option<Spawning>,
     /// Whether the end shows how much of each file has names.
     shows_names: bool,
     sources: Vec<Arc<Source>>,
@@ -208,8 +214,9 @@ impl Thread {
                         self.symbolizer.kernel_has_changed(&kernel_code);
                         self.stacks.remove(SpaceId::KERNEL);
                     }
-                    for event in events {
-                        self.processes.apply(event);
+                    match &self.spawning {
+                        Some(spawning) => spawning.apply(events, &mut self.processes),
+                        None => events.into_iter().for_each(|it| self.processes.apply(it)),
                     }
                     self.processes.forget_before(samples_since_ns);
                 }
@@ -405,6 +412,11 @@ impl Thread {
         self.processes.apply(found);
         self.processes.at(raw.tgid, raw.time_ns)
     }
+}
+
+fn spawning_of(config: &Config) -> Option<Spawning> {
+    let live = config.output.live.clone();
+    live.map(|live| Spawning::new(live, config.process.pids.clone()))
 }
 
 /// The addresses up to the first that is not of code, where the kernel has followed frame pointers, which it

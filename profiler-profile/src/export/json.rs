@@ -216,6 +216,7 @@ mod tests {
             container: Some(Container { id: "1".into(), runtime: Some("docker") }),
             pod: None,
             unit: Some("a.service".into()),
+            ..Metadata::default()
         };
         assert_eq!(
             written(Some(&known))["process"],

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Snapshot, Span, Window};
+use super::{Begun, Snapshot, Span, Spawns, Window};
 use crate::{
     export::{Exporter, Row},
     ledger::{Lost, memory::Cache},
@@ -29,6 +29,7 @@ pub struct Vitals {
 #[derive(Debug)]
 pub struct Live {
     window: Mutex<Window>,
+    spawns: Mutex<Spawns>,
     vitals: Mutex<Vitals>,
 }
 
@@ -36,7 +37,12 @@ impl Live {
     /// Nothing sampled yet.
     #[must_use]
     pub fn new(window: Window) -> Arc<Self> {
-        Arc::new(Self { window: Mutex::new(window), vitals: Mutex::default() })
+        let (length, begun_ns) = window.extent();
+        Arc::new(Self {
+            window: Mutex::new(window),
+            spawns: Mutex::new(Spawns::new(length, begun_ns)),
+            vitals: Mutex::default(),
+        })
     }
 
     /// What was sampled until now (CLOCK_MONOTONIC, in nanoseconds), or where samples wait for their names, until the
@@ -50,9 +56,26 @@ impl Live {
         Snapshot { behind, ..window.snapshot(span, until_ns) }
     }
 
+    /// What the reader of snapshots holds of them by now, in bytes: it counts towards the window's limit.
+    pub fn set_beside(&self, bytes: usize) {
+        self.window().set_beside(bytes);
+    }
+
     /// From here on something is sampled (CLOCK_MONOTONIC, in nanoseconds).
     pub fn begin_at(&self, now_ns: u64) {
         self.window().begin_at(now_ns);
+        self.spawns().begin_at(now_ns);
+    }
+
+    /// The processes that have begun until now (CLOCK_MONOTONIC, in nanoseconds).
+    #[must_use]
+    pub fn begun(&self, span: Span, now_ns: u64) -> Begun {
+        self.spawns().snapshot(span, now_ns)
+    }
+
+    /// The processes that have begun, for whoever is told of them.
+    pub fn spawns(&self) -> MutexGuard<'_, Spawns> {
+        self.spawns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the screen how the run goes on.
@@ -83,6 +106,6 @@ impl Exporter for Feed {
     }
 
     fn account(&self) -> Vec<Cache> {
-        vec![self.0.window().account()]
+        vec![self.0.window().account(), self.0.spawns().account()]
     }
 }

@@ -1,6 +1,7 @@
 //! Which samples of a snapshot are wanted.
 
-use super::{Line, stacks::Stacks};
+use super::{Line, Spawn, stacks::Stacks};
+use crate::sample::Comm;
 
 /// A function by what it is called, which is the same in each snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +19,8 @@ pub struct Filter {
     pub slot: usize,
     /// Of this process.
     pub process: Option<u32>,
+    /// Of processes of this name.
+    pub name: Option<Comm>,
     /// Of this thread.
     pub thread: Option<u32>,
     /// Of this container, by its id, or systemd unit.
@@ -37,18 +40,38 @@ impl Filter {
         *self != Self { slot: self.slot, ..Self::default() }
     }
 
+    /// Whether only some processes are asked for.
+    #[must_use]
+    pub fn is_of_processes(&self) -> bool {
+        self.process.is_some() || self.name.is_some() || self.group.is_some() || self.user.is_some()
+    }
+
     /// Whether the samples of a line are wanted, whatever functions they hit.
     #[must_use]
     pub fn takes(&self, line: &Line) -> bool {
-        let Line { entry, cpu } = line;
+        let Line { entry, cpu, .. } = line;
         let task = &entry.task;
-        let in_group = |group: &String| group_of(line) == Some(group);
+        let in_group =
+            |group: &String| task.process.as_ref().is_some_and(|it| it.group() == Some(group));
         entry.source.slot == self.slot
             && self.process.is_none_or(|it| it == task.tgid)
+            && self.name.is_none_or(|it| it == task.process_comm())
             && self.thread.is_none_or(|it| it == task.tid)
             && self.user.as_ref().is_none_or(|(_, theirs)| theirs.contains(&task.tgid))
             && self.cpu.is_none_or(|it| it == *cpu)
             && self.group.as_ref().is_none_or(in_group)
+    }
+
+    /// Whether a process that has begun is wanted: one of those asked for, or begun by it. Threads, CPUs and functions
+    /// are of samples only.
+    #[must_use]
+    pub fn takes_spawn(&self, spawn: &Spawn) -> bool {
+        let kind = &spawn.kind;
+        let is_either = |it: u32| it == spawn.tgid || it == spawn.parent;
+        self.process.is_none_or(is_either)
+            && self.name.is_none_or(|it| it == kind.name || it == kind.parent)
+            && self.user.as_ref().is_none_or(|(_, theirs)| theirs.contains(&spawn.tgid))
+            && self.group.as_deref().is_none_or(|it| kind.group.as_deref() == Some(it))
     }
 
     /// The places of the stacks that are wanted.
@@ -63,10 +86,4 @@ impl Filter {
         let of_lines = stacks.lines().iter().enumerate();
         of_lines.filter(|(at, line)| self.takes(line) && has(*at)).map(|(at, _)| at).collect()
     }
-}
-
-/// The container or the systemd unit of a line.
-pub(super) fn group_of(line: &Line) -> Option<&String> {
-    let metadata = line.entry.task.process.as_ref()?;
-    metadata.container.as_ref().map(|it| &it.id).or(metadata.unit.as_ref())
 }

@@ -4,8 +4,9 @@ use rustc_hash::FxHashMap;
 
 use super::{
     FunctionName,
-    stacks::{Kind, Stacks, process_of},
+    stacks::{Kind, Stacks, process_name},
 };
+use crate::sample::Comm;
 
 /// Calls in one order from the outermost function on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub struct Flame {
 /// What tells a call from the others of its caller.
 #[derive(PartialEq, Eq, Hash)]
 enum Call {
-    Process(FunctionName),
+    Process(Comm),
     Function(usize),
 }
 
@@ -49,10 +50,12 @@ impl Flame {
                 continue;
             };
             flame.count(0, count);
-            let process = process_of(line);
             let mut at = *known
-                .entry((0, Call::Process(process.clone())))
-                .or_insert_with(|| flame.add(Node::new(process, Kind::Process, 0)));
+                .entry((0, Call::Process(line.entry.task.process_comm())))
+                .or_insert_with(|| {
+                    let name = FunctionName { name: process_name(line), module: String::new() };
+                    flame.add(Node::new(name, Kind::Process, 0))
+                });
             flame.count(at, count);
             for function in stacks.calls_of(*stack) {
                 let Some(called) = stacks.get(*function) else { continue };

@@ -7,6 +7,10 @@ mod feed;
 mod filter;
 mod flame;
 mod rows;
+mod shares;
+mod slice;
+mod snapshot;
+mod spawns;
 mod stacks;
 mod window;
 
@@ -14,9 +18,12 @@ pub use self::{
     feed::{Feed, Live, Vitals},
     filter::{Filter, FunctionName},
     flame::{Flame, Node},
-    rows::{FunctionRow, Neighbours, ProcessRow, ThreadRow},
+    rows::{FunctionRow, Neighbours, ProcessRow, SpawnRow, ThreadRow},
+    slice::SLICE,
+    snapshot::{Line, LineEntry, Sampled, Snapshot, Span},
+    spawns::{Begun, Spawn, SpawnKind, Spawned, Spawns},
     stacks::{Function, Kind, Stacks},
-    window::{Line, SLICE, Snapshot, Span, Window},
+    window::Window,
 };
 
 #[cfg(test)]

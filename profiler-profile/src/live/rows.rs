@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::stacks::{Stacks, process_of};
+use super::{
+    Begun, Filter, Line, LineEntry, SpawnKind, Spawned,
+    stacks::{Stacks, process_name},
+};
 use crate::{
+    export::folded::task_name,
     frame::{Frame, Origin},
     process::Metadata,
+    sample::Comm,
 };
 
 /// Samples of a function.
@@ -36,10 +41,10 @@ pub struct ProcessRow {
     pub value: u64,
     /// Those that were taken in the kernel.
     pub kernel: u64,
-    /// Those in code without a name, and why most of them have none.
+    /// Those in code without a name.
     pub unnamed: u64,
-    /// Why the first of them has none.
-    pub why: Option<Origin>,
+    /// Why these have none, and how many.
+    pub why: Vec<(Origin, u64)>,
 }
 
 /// Samples of a thread.
@@ -56,6 +61,19 @@ pub struct ThreadRow {
     /// Its samples.
     pub count: u64,
     /// What they stand for, in the unit of their source.
+    pub value: u64,
+}
+
+/// Processes of a kind that have begun, with their samples.
+#[derive(Clone, Debug)]
+pub struct SpawnRow {
+    /// What they are.
+    pub kind: SpawnKind,
+    /// How many there were.
+    pub spawned: Spawned,
+    /// Their samples in the window.
+    pub count: u64,
+    /// What these stand for, in the unit of their source.
     pub value: u64,
 }
 
@@ -106,45 +124,86 @@ impl Stacks {
     /// A row for each process of these stacks.
     #[must_use]
     pub fn process_rows(&self, stacks: &[usize]) -> Vec<ProcessRow> {
-        let mut rows: FxHashMap<u32, ProcessRow> = FxHashMap::default();
+        // With the line that names it, which is done once.
+        let mut rows: FxHashMap<u32, (ProcessRow, &Line)> = FxHashMap::default();
         for line in stacks.iter().filter_map(|it| self.lines().get(*it)) {
-            let entry = &line.entry;
-            let row = rows.entry(entry.task.tgid).or_default();
-            if row.count == 0 || entry.task.main_comm != crate::sample::Comm::default() {
-                row.name = process_of(line).name;
+            let LineEntry { task, kernel, user, .. } = &*line.entry;
+            let (row, named) =
+                rows.entry(task.tgid).or_insert_with(|| (ProcessRow::default(), line));
+            if task.main_comm != Comm::default() {
+                *named = line;
             }
-            row.tgid = entry.task.tgid;
-            row.count = row.count.saturating_add(entry.count);
-            row.value = row.value.saturating_add(entry.value);
-            if !entry.kernel.is_empty() {
-                row.kernel = row.kernel.saturating_add(entry.count);
+            row.tgid = task.tgid;
+            row.count = row.count.saturating_add(line.count);
+            row.value = row.value.saturating_add(line.value);
+            if !kernel.is_empty() {
+                row.kernel = row.kernel.saturating_add(line.count);
             }
-            if let Some(metadata) = &entry.task.process {
+            if let Some(metadata) = &task.process {
                 row.metadata = Some(Arc::clone(metadata));
             }
-            let innermost = entry.user.frames().next().map(|(_, frame)| frame);
+            let innermost = user.frames().next().map(|(_, frame)| frame);
             if let Some(Frame { origin, .. }) = innermost.filter(|it| it.name().is_none()) {
-                row.unnamed = row.unnamed.saturating_add(entry.count);
-                row.why.get_or_insert(*origin);
+                row.unnamed = row.unnamed.saturating_add(line.count);
+                match row.why.iter_mut().find(|(known, _)| known == origin) {
+                    Some((_, samples)) => *samples = samples.saturating_add(line.count),
+                    None => row.why.push((*origin, line.count)),
+                }
             }
         }
-        rows.into_values().collect()
+        let named = |(row, line)| ProcessRow { name: process_name(line), ..row };
+        rows.into_values().map(named).collect()
     }
 
     /// A row for each thread of these stacks.
     #[must_use]
     pub fn thread_rows(&self, stacks: &[usize]) -> Vec<ThreadRow> {
-        let mut rows: FxHashMap<(u32, u32), ThreadRow> = FxHashMap::default();
+        let mut rows: FxHashMap<(u32, u32), (u64, u64, &Line)> = FxHashMap::default();
         for line in stacks.iter().filter_map(|it| self.lines().get(*it)) {
-            let (task, count) = (&line.entry.task, line.entry.count);
-            let row = rows.entry((task.tgid, task.tid)).or_default();
-            row.name = crate::export::folded::task_name(&task.comm.text());
-            row.process = process_of(line).name;
-            (row.tid, row.tgid) = (task.tid, task.tgid);
-            row.count = row.count.saturating_add(count);
-            row.value = row.value.saturating_add(line.entry.value);
+            let task = &line.entry.task;
+            let row = rows.entry((task.tgid, task.tid)).or_insert((0, 0, line));
+            let (count, value) =
+                (row.0.saturating_add(line.count), row.1.saturating_add(line.value));
+            *row = (count, value, line);
         }
-        rows.into_values().collect()
+        let row = |((tgid, tid), (count, value, line)): ((u32, u32), (u64, u64, &Line))| {
+            let name = task_name(&line.entry.task.comm.text());
+            ThreadRow { tid, tgid, name, process: process_name(line), count, value }
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    /// A row for each kind of processes that have begun, with what these stacks have of them. Of those that are not
+    /// known one by one any more, a filter takes none, and nobody knows their samples.
+    #[must_use]
+    pub fn spawn_rows(&self, stacks: &[usize], begun: &Begun, filter: &Filter) -> Vec<SpawnRow> {
+        let mut sampled: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+        for line in stacks.iter().filter_map(|it| self.lines().get(*it)) {
+            let (count, value) = sampled.entry(line.entry.task.tgid).or_default();
+            *count = count.saturating_add(line.count);
+            *value = value.saturating_add(line.value);
+        }
+        let mut rows: FxHashMap<&SpawnKind, (Spawned, u64, u64)> = FxHashMap::default();
+        if !filter.is_of_processes() {
+            for (kind, spawned) in &begun.before {
+                rows.insert(kind, (spawned.clone(), 0, 0));
+            }
+        }
+        // The last that had a pid has the samples.
+        for spawn in begun.spawns.iter().rev().filter(|it| filter.takes_spawn(it)) {
+            let (spawned, count, value) = rows.entry(&spawn.kind).or_default();
+            spawned.add(spawn);
+            let of_it = sampled.remove(&spawn.tgid).unwrap_or_default();
+            *count = count.saturating_add(of_it.0);
+            *value = value.saturating_add(of_it.1);
+        }
+        let row = |(kind, (spawned, count, value)): (&SpawnKind, _)| SpawnRow {
+            kind: kind.clone(),
+            spawned,
+            count,
+            value,
+        };
+        rows.into_iter().map(row).collect()
     }
 
     /// What calls a function on these stacks, and what it calls. Of one that calls itself the outermost call counts for

@@ -41,6 +41,9 @@ pub struct Function {
 /// The name and the module by where they lie, which tells most frames apart without a look at the text.
 type Seen = (usize, usize, bool);
 
+/// What an entry of a hash table takes beside itself, about.
+const TABLE_BYTES: usize = 16;
+
 /// After so many snapshots all is made anew, so that functions are forgotten that no stack has any more.
 const ROUNDS: u64 = 240;
 
@@ -119,6 +122,28 @@ impl Stacks {
         &self.lines
     }
 
+    /// Bytes that all of it takes, about, with the stacks that the window may have given up by now left out.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let of_half = size_of::<((StackId, bool), Half)>() + TABLE_BYTES;
+        let calls: usize = self.halves.values().map(|it| size_of_val(&*it.calls)).sum();
+        let names = |it: &Function| it.name.name.len() + it.name.module.len();
+        // Each name is in both, and each text has its own allocation.
+        let texts: usize = self.functions.iter().map(names).sum::<usize>().saturating_mul(2);
+        let of_function = size_of::<Function>() + size_of::<(FunctionName, usize)>() + TABLE_BYTES;
+        [
+            size_of_val(&*self.lines),
+            size_of_val(&*self.calls),
+            size_of_val(&*self.ends),
+            self.halves.len().saturating_mul(of_half),
+            calls,
+            self.functions.len().saturating_mul(of_function),
+            texts,
+        ]
+        .into_iter()
+        .fold(0, usize::saturating_add)
+    }
+
     /// The functions of a stack, outermost first.
     #[must_use]
     pub fn calls_of(&self, stack: usize) -> &[usize] {
@@ -130,7 +155,7 @@ impl Stacks {
     /// How many samples have a stack.
     #[must_use]
     pub fn count_of(&self, stack: usize) -> u64 {
-        self.lines.get(stack).map_or(0, |it| it.entry.count)
+        self.lines.get(stack).map_or(0, |it| it.count)
     }
 
     /// A function by its number.
@@ -166,10 +191,9 @@ fn number(
     place
 }
 
-/// What is called so at the outside of a stack: the process.
-pub(super) fn process_of(line: &Line) -> FunctionName {
-    let name = task_name(&line.entry.task.process_name());
-    FunctionName { name, module: String::new() }
+/// What a process is called at the outside of a stack, printable.
+pub(super) fn process_name(line: &Line) -> String {
+    task_name(&line.entry.task.process_name())
 }
 
 fn of_frame(frame: &Frame, is_kernel: bool) -> Function {

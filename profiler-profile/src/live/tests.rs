@@ -4,8 +4,10 @@ use super::*;
 use crate::{
     export::{Row, tests::location},
     frame::Frame,
+    process::Metadata,
     profile::BEYOND,
     sample::{Comm, Sample, Task},
+    source::Source,
     stack_end::StackEnd,
     store::Store,
 };
@@ -17,7 +19,9 @@ const ENOUGH: usize = 1 << 20;
 pub(crate) fn sample(store: &mut Store, time_ns: u64, name: &str, stack: &[&str]) -> Sample {
     let frame = |name: &&str| {
         let (symbol, module) = (Some(Arc::from(*name)), Some(Arc::from("/bin/a")));
-        location(7, &[Frame { symbol, module, ..Frame::default() }])
+        // Each function is at a place of its own, by which a store tells most stacks apart.
+        let address = name.bytes().fold(7, |sum: u64, byte| sum * 31 + u64::from(byte));
+        location(address, &[Frame { symbol, module, ..Frame::default() }])
     };
     let user = store.intern(stack.iter().map(frame).collect());
     let tgid = u32::try_from(name.len()).unwrap();
@@ -34,7 +38,12 @@ fn window(length: u64, limit_bytes: usize, samples: &[Sample]) -> Window {
 }
 
 fn count(snapshot: &Snapshot) -> u64 {
-    snapshot.lines.iter().map(|it| it.entry.count).sum()
+    snapshot.lines.iter().map(|it| it.count).sum()
+}
+
+/// Samples of the window, of all sources.
+fn in_window(snapshot: &Snapshot) -> u64 {
+    snapshot.sources.iter().map(|it| it.samples).sum()
 }
 
 /// The rows of functions by name, hottest first: own and total.
@@ -54,7 +63,7 @@ fn the_window_moves_and_the_start_stays() {
     let mut window = window(5, ENOUGH, &samples);
     let now = 19 * SECOND + SECOND / 4;
     let snapshot = window.snapshot(Span::Window, now);
-    assert_eq!((count(&snapshot), snapshot.in_window), (5, 5));
+    assert_eq!((count(&snapshot), in_window(&snapshot)), (5, 5));
     // Ten slices, of which every second has a sample.
     assert_eq!((snapshot.rate.len(), snapshot.rate.iter().sum::<u64>()), (10, 5));
     let start = window.snapshot(Span::Start, now);
@@ -85,7 +94,7 @@ fn memory_is_bounded_and_no_sample_is_forgotten() {
         let most = limit as u64 + limit as u64 / 4;
         assert!(window.account().bytes <= most, "{:?}", window.account());
         let snapshot = window.snapshot(Span::Window, 10 * SECOND);
-        assert!(snapshot.short_of > Duration::ZERO && count(&snapshot) == snapshot.in_window);
+        assert!(snapshot.short_of > Duration::ZERO && count(&snapshot) == in_window(&snapshot));
         let start = window.snapshot(Span::Start, 10 * SECOND);
         assert_eq!(count(&start), 5000);
         let stacks = Stacks::of(start);
@@ -192,8 +201,109 @@ fn stacks_that_are_cut_are_told_by_why() {
         let of = sample(&mut store, 1, "web", &["a"]);
         samples.extend((0..count).map(|_| Sample { user_end: end, ..of.clone() }));
     }
+    // Of another event.
+    let one = sample(&mut store, 1, "web", &["a"]);
+    let source = Arc::new(Source { slot: 2, ..(*one.source).clone() });
+    samples.push(Sample { source, user_end: StackEnd::Depth, ..one });
     let snapshot = window(5, ENOUGH, &samples).snapshot(Span::Window, 2);
-    assert_eq!(snapshot.cut, [(StackEnd::Depth, 3), (StackEnd::NoFramePointer, 2)]);
+    let of = |slot: usize| (snapshot.sources[slot].samples, snapshot.sources[slot].cut.clone());
+    assert_eq!(of(0), (19, vec![(StackEnd::Depth, 3), (StackEnd::NoFramePointer, 2)]));
+    assert_eq!((of(1), of(2)), ((0, vec![]), (1, vec![(StackEnd::Depth, 1)])));
+}
+
+#[test]
+fn processes_that_have_begun_have_their_samples() {
+    let mut store = Store::default();
+    let samples = ["a", "bb", "bb", "ccc"].map(|name| sample(&mut store, 1, name, &["f"]));
+    let stacks = Stacks::of(window(5, ENOUGH, &samples).snapshot(Span::Window, SECOND));
+    let mut spawns = Spawns::new(Duration::from_secs(5), 0);
+    for (tgid, parent) in [(2, 9), (2, 9), (7, 9), (7, 8)] {
+        spawns.forked((tgid, parent), Comm::of("sh"), None, 1);
+        spawns.executed(tgid, Comm::of("bb"));
+        spawns.ended(tgid, 3);
+    }
+    let begun = spawns.snapshot(Span::Window, SECOND);
+    let rows = |filter: &Filter| -> Vec<(u64, u64, u64)> {
+        let rows = stacks.spawn_rows(&filter.stacks(&stacks), &begun, filter);
+        rows.iter().map(|it| (it.spawned.count, it.spawned.ended, it.count)).collect()
+    };
+    assert_eq!(rows(&Filter::default()), [(4, 4, 2)]);
+    let of = |process| Filter { process: Some(process), ..Filter::default() };
+    assert_eq!((rows(&of(9)), rows(&of(8))), (vec![(3, 3, 0)], vec![(1, 1, 0)]));
+    assert_eq!((rows(&of(2)), rows(&of(5))), (vec![(2, 2, 2)], vec![]));
+    let by_name = |name: &str| Filter { name: Some(Comm::of(name)), ..Filter::default() };
+    assert_eq!((rows(&by_name("sh")), rows(&by_name("bb"))), (vec![(4, 4, 0)], vec![(4, 4, 2)]));
+    assert_eq!(functions(&stacks, &by_name("bb")), [("f".to_owned(), 2, 2)]);
+}
+
+#[test]
+fn a_process_counts_once_and_what_is_known_of_it_may_change() {
+    let mut store = Store::default();
+    let described = |line: usize| {
+        let command_line = Some("a".repeat(line));
+        Some(Arc::new(Metadata { command_line, ..Metadata::default() }))
+    };
+    let (one, other) = (described(10_000), described(20_000));
+    let of = |store: &mut Store, at, function: &str, process: &Option<Arc<Metadata>>| {
+        let it = sample(store, at, "web", &[function]);
+        Sample { task: Task { process: process.clone(), ..it.task.clone() }, ..it }
+    };
+    let mut window = window(5, ENOUGH, &[]);
+    for function in ["a", "b"] {
+        window.add(&Row::from(&of(&mut store, 1, function, &one)));
+    }
+    let bytes = window.account().bytes;
+    assert!((10_000..15_000).contains(&bytes), "{bytes}");
+    let before = window.snapshot(Span::Window, 2);
+    for function in ["a", "b"] {
+        window.add(&Row::from(&of(&mut store, 1, function, &other)));
+    }
+    let bytes = window.account().bytes;
+    assert!((20_000..25_000).contains(&bytes), "{bytes}");
+    // A snapshot keeps what it has.
+    let is = |it: &Snapshot, process: &Option<Arc<Metadata>>| {
+        it.lines.iter().all(|it| it.entry.task.process == *process)
+    };
+    assert!(is(&before, &one) && is(&window.snapshot(Span::Window, 2), &other));
+}
+
+#[test]
+fn what_a_reader_holds_takes_its_part_of_the_limit() {
+    let mut store = Store::default();
+    let samples: Vec<Sample> = (0..200_u64)
+        .map(|it| sample(&mut store, it * SECOND / 10, "web", &[&format!("f{it}"), "main"]))
+        .collect();
+    let snapshot = window(60, ENOUGH, &samples).snapshot(Span::Window, 20 * SECOND);
+    assert_eq!((count(&snapshot), snapshot.short_of), (200, Duration::ZERO));
+    let mut stacks = Stacks::default();
+    stacks.take(snapshot);
+    assert!(stacks.bytes() > 200 * size_of::<Line>(), "{}", stacks.bytes());
+    let mut with_reader = window(60, ENOUGH, &[]);
+    with_reader.set_beside(ENOUGH - 40_000);
+    for it in &samples {
+        with_reader.add(&Row::from(it));
+    }
+    let snapshot = with_reader.snapshot(Span::Window, 20 * SECOND);
+    assert!(snapshot.short_of > Duration::ZERO, "{:?}", with_reader.account());
+}
+
+#[test]
+fn lines_that_are_given_up_were_cold_longest() {
+    let mut store = Store::default();
+    let mut window = window(2, 60_000, &[]);
+    let mut add = |window: &mut Window, at: u64, name: &str| {
+        window.add(&Row::from(&sample(&mut store, at * SECOND, "web", &[name])));
+    };
+    // One that is sampled again and again, and is in each window, is never given up.
+    for it in 0..2000 {
+        add(&mut window, it, "hot");
+        add(&mut window, it, &format!("f{it}"));
+    }
+    let stacks = Stacks::of(window.snapshot(Span::Start, 2000 * SECOND));
+    let rows = functions(&stacks, &Filter::default());
+    let of = |name: &str| rows.iter().find(|it| it.0 == name).map(|it| it.1);
+    assert_eq!((of("hot"), of("f1990"), of("f0")), (Some(2000), Some(1), None));
+    assert_eq!(rows.iter().map(|it| it.1).sum::<u64>(), 4000);
 }
 
 #[test]

@@ -4,22 +4,23 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use rustc_hash::FxHashMap;
 
+use super::{
+    shares::Shares,
+    slice::{Counts, SLICE, SLICE_NS, Slice, is_cut},
+    snapshot::{Line, LineEntry, Sampled, Snapshot, Span},
+};
 use crate::{
     address::Address,
     export::Row,
-    frame::Frame,
+    frame::{COUNTS_BYTES, Frame},
     ledger::memory::{Cache, count},
     process::Metadata,
-    profile::{BEYOND, Entry},
+    profile::BEYOND,
     sample::{Comm, Task},
     source::Source,
     stack::{Location, Stack, StackId},
-    stack_end::StackEnd,
 };
 
-/// What a slice lasts: the window moves in steps of it.
-pub const SLICE: Duration = Duration::from_millis(500);
-const SLICE_NS: u64 = 500_000_000;
 /// So many processes are told apart where there is no room for more stacks.
 const MAX_BEYOND: usize = 1024;
 /// The CPU of samples that are no longer known one by one.
@@ -27,82 +28,27 @@ const NO_CPU: u32 = u32::MAX;
 /// What an entry of a hash table takes beside itself, about.
 const TABLE_BYTES: usize = 16;
 
-/// Which samples are wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Span {
-    /// Those of the window.
-    #[default]
-    Window,
-    /// All since the start.
-    Start,
+/// What tells a line from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    slot: usize,
+    tgid: u32,
+    tid: u32,
+    comm: Comm,
+    kernel: StackId,
+    user: StackId,
+    cpu: u32,
 }
-
-/// Samples of one thread on one CPU with the same stack.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// Whose they are, and how many.
-    pub entry: Entry,
-    /// The CPU that was sampled.
-    pub cpu: u32,
-}
-
-/// What was sampled in a span.
-#[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    /// The samples, in no order.
-    pub lines: Vec<Line>,
-    /// The time that they are of.
-    pub time: Duration,
-    /// Samples of each slice of the window, the oldest first.
-    pub rate: Vec<u64>,
-    /// User stacks of the window that are not whole, by why, most frequent first.
-    pub cut: Vec<(StackEnd, u64)>,
-    /// Samples of the window.
-    pub in_window: u64,
-    /// By how much the window is shorter than it should be, since memory did not suffice.
-    pub short_of: Duration,
-    /// How long ago it ends.
-    pub behind: Duration,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    count: u64,
-    value: u64,
-}
-
-impl Counts {
-    fn add(&mut self, other: Self) {
-        self.count = self.count.saturating_add(other.count);
-        self.value = self.value.saturating_add(other.value);
-    }
-
-    fn take(&mut self, other: Self) {
-        self.count = self.count.saturating_sub(other.count);
-        self.value = self.value.saturating_sub(other.value);
-    }
-}
-
-/// Slot, process, thread, its name, the two stacks, and the CPU.
-type Key = (usize, u32, u32, Comm, StackId, StackId, u32);
 
 /// A line with its sums.
 #[derive(Debug)]
 struct Held {
     key: Key,
-    line: Line,
+    entry: Arc<LineEntry>,
     window: Counts,
     start: Counts,
-}
-
-/// What was sampled in [`SLICE`].
-#[derive(Debug, Default)]
-struct Slice {
-    /// Its number: the time of the machine, in slices.
-    at: u64,
-    counts: FxHashMap<usize, Counts>,
-    samples: u64,
-    cut: Vec<(StackEnd, u64)>,
+    /// Whether it waits to be given up.
+    is_cold: bool,
 }
 
 /// The samples of the last seconds, and of the whole run, in so much memory at most.
@@ -120,14 +66,19 @@ pub struct Window {
     lines: Vec<Option<Held>>,
     free: Vec<usize>,
     places: FxHashMap<Key, usize>,
-    /// How many lines have a stack, and its bytes.
-    stacks: FxHashMap<StackId, (usize, usize)>,
+    /// Lines that are no longer in the window, the coldest first. Some may have been sampled again.
+    cold: VecDeque<usize>,
+    stacks: Shares<StackId>,
+    /// By where they lie: what is held lies where nothing else does.
+    processes: Shares<usize>,
     beyond: usize,
     beyond_stack: Arc<Stack>,
     no_stack: Arc<Stack>,
     limit_bytes: usize,
-    /// Of lines and their stacks, and of slices.
+    /// Of lines, their stacks and processes, and of slices.
     bytes: usize,
+    /// What a reader has beside it, made of its snapshots.
+    beside_bytes: usize,
     /// Whether nothing can be given up before the next slice.
     is_full: bool,
     begun_ns: u64,
@@ -151,16 +102,25 @@ impl Window {
             lines: Vec::new(),
             free: Vec::new(),
             places: FxHashMap::default(),
-            stacks: FxHashMap::default(),
+            cold: VecDeque::new(),
+            stacks: Shares::default(),
+            processes: Shares::default(),
             beyond: 0,
             beyond_stack: stack(u64::MAX, [beyond].into()),
             no_stack: stack(0, Box::default()),
             limit_bytes,
             bytes: 0,
+            beside_bytes: 0,
             is_full: false,
             begun_ns: now_ns,
             evicted: 0,
         }
+    }
+
+    /// How long it is, and when it began.
+    pub(super) fn extent(&self) -> (Duration, u64) {
+        let slices = u32::try_from(self.length).unwrap_or(u32::MAX);
+        (SLICE.saturating_mul(slices), self.begun_ns)
     }
 
     /// Begins now: nothing was sampled before.
@@ -181,30 +141,44 @@ impl Window {
         if let Some(Some(held)) = self.lines.get_mut(place) {
             held.window.add(counts);
             held.start.add(counts);
-            let task = &mut held.line.entry.task;
-            if row.task.main_comm != Comm::default() {
-                task.main_comm = row.task.main_comm;
-            }
-            if row.task.process.is_some() {
-                task.process.clone_from(&row.task.process);
-            }
         }
+        self.learn(place, row.task);
         // One that comes late is of an older slice, or of the oldest.
         let slice = self.slices.iter().rposition(|it| it.at <= at).unwrap_or(0);
         let Some(slice) = self.slices.get_mut(slice) else { return };
-        slice.samples = slice.samples.saturating_add(row.count);
-        let end = moment.map(|it| it.user_end).filter(|it| is_cut(*it));
-        if let Some(end) = end {
-            match slice.cut.iter_mut().find(|(known, _)| *known == end) {
-                Some((_, cut)) => *cut = cut.saturating_add(row.count),
-                None => slice.cut.push((end, row.count)),
-            }
+        if let Some(of_source) = slice.of_source(row.source.slot) {
+            of_source.add(row.count, moment.map(|it| it.user_end).filter(|it| is_cut(*it)));
         }
         let known = slice.counts.len();
         slice.counts.entry(place).or_default().add(counts);
         if slice.counts.len() > known {
             self.bytes = self.bytes.saturating_add(CELL_BYTES);
             self.fit();
+        }
+    }
+
+    /// Takes in what is known of a line's process by now.
+    fn learn(&mut self, place: usize, task: &Task) {
+        let Some(Some(held)) = self.lines.get_mut(place) else { return };
+        let known = &held.entry.task;
+        let is_named = task.main_comm == Comm::default() || task.main_comm == known.main_comm;
+        let is_described = match (&task.process, &known.process) {
+            (Some(new), Some(known)) => Arc::ptr_eq(new, known),
+            (new, _) => new.is_none(),
+        };
+        if is_named && is_described {
+            return;
+        }
+        // A snapshot keeps what it has.
+        let known = &mut Arc::make_mut(&mut held.entry).task;
+        if !is_named {
+            known.main_comm = task.main_comm;
+        }
+        if !is_described {
+            let before = std::mem::replace(&mut known.process, task.process.clone());
+            self.bytes = self.bytes.saturating_add(hold(&mut self.processes, task));
+            let less = before.map_or(0, |it| self.processes.release(&address(&it)));
+            self.bytes = self.bytes.saturating_sub(less);
         }
     }
 
@@ -230,75 +204,93 @@ impl Window {
         let Some(slice) = self.slices.pop_front() else { return };
         self.bytes = self.bytes.saturating_sub(slice.counts.len().saturating_mul(CELL_BYTES));
         for (place, counts) in slice.counts {
-            if let Some(Some(held)) = self.lines.get_mut(place) {
-                held.window.take(counts);
+            let Some(Some(held)) = self.lines.get_mut(place) else { continue };
+            held.window.take(counts);
+            let is_beyond = held.key.user == self.beyond_stack.id;
+            if held.window.count == 0 && !held.is_cold && !is_beyond {
+                held.is_cold = true;
+                self.cold.push_back(place);
             }
         }
     }
 
-    /// Gives up what there is no room for.
-    fn fit(&mut self) {
-        if self.bytes <= self.limit_bytes || self.is_full {
-            return;
-        }
-        self.forget_cold();
-        // Not for every line that comes: a quarter is room for some time.
-        while self.bytes > self.limit_bytes / 4 * 3 && self.slices.len() > 1 {
-            self.evict();
-            self.given_up = self.slices.front().map_or(0, |it| it.at);
-            self.forget_cold();
-        }
-        self.is_full = self.bytes > self.limit_bytes;
+    /// What counts towards the limit.
+    fn used_bytes(&self) -> usize {
+        self.bytes.saturating_add(self.beside_bytes)
     }
 
-    /// Gives up the lines that are not in the window. Their samples since the start stay with their processes.
-    fn forget_cold(&mut self) {
-        for place in 0..self.lines.len() {
-            let is_cold =
-                |held: &Held| held.window.count == 0 && held.key.5 != self.beyond_stack.id;
-            let cold = self.lines.get(place).and_then(Option::as_ref).is_some_and(is_cold);
-            let held = if cold { self.lines.get_mut(place).and_then(Option::take) } else { None };
-            let Some(held) = held else { continue };
+    /// Gives up what there is no room for.
+    fn fit(&mut self) {
+        if self.used_bytes() <= self.limit_bytes || self.is_full {
+            return;
+        }
+        // Not for every line that comes, nor all at once: whoever brings samples waits for it.
+        let enough = self.limit_bytes - self.limit_bytes / 16;
+        self.forget_cold(enough);
+        if self.used_bytes() <= enough {
+            return;
+        }
+        // A quarter is room for some time.
+        let enough = self.limit_bytes / 4 * 3;
+        while self.used_bytes() > enough && self.slices.len() > 1 {
+            self.evict();
+            self.given_up = self.slices.front().map_or(0, |it| it.at);
+            self.forget_cold(enough);
+        }
+        self.is_full = self.used_bytes() > self.limit_bytes;
+    }
+
+    /// Gives up lines that are not in the window, until this is enough. Their samples since the start stay with their
+    /// processes.
+    fn forget_cold(&mut self, enough: usize) {
+        while self.used_bytes() > enough
+            && let Some(place) = self.cold.pop_front()
+        {
+            let Some(Some(held)) = self.lines.get_mut(place) else { continue };
+            held.is_cold = false;
+            if held.window.count > 0 {
+                continue;
+            }
+            let Some(held) = self.lines.get_mut(place).and_then(Option::take) else { continue };
             self.places.remove(&held.key);
             self.free.push(place);
             self.release(&held);
             self.evicted += 1;
-            let (start, line) = (held.start, held.line);
-            let to = self.beyond_line(line.entry);
+            let to = self.beyond_line(held.entry.source.clone(), &held.entry.task);
             if let Some(Some(beyond)) = self.lines.get_mut(to) {
-                beyond.start.add(start);
+                beyond.start.add(held.start);
             }
         }
     }
 
     /// Takes back what a line has cost.
     fn release(&mut self, held: &Held) {
-        self.bytes = self.bytes.saturating_sub(LINE_BYTES);
-        for id in [held.key.4, held.key.5] {
-            let Some((lines, bytes)) = self.stacks.get_mut(&id) else { continue };
-            *lines = lines.saturating_sub(1);
-            if *lines == 0 {
-                self.bytes = self.bytes.saturating_sub(*bytes);
-                self.stacks.remove(&id);
-            }
+        let mut bytes = LINE_BYTES;
+        for id in [held.key.kernel, held.key.user] {
+            bytes = bytes.saturating_add(self.stacks.release(&id));
         }
+        if let Some(process) = &held.entry.task.process {
+            bytes = bytes.saturating_add(self.processes.release(&address(process)));
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     /// The place of a line, which may be new.
     fn line(&mut self, row: &Row<'_>, cpu: u32) -> usize {
         let Row { source, task, kernel, user, .. } = row;
-        let key = (source.slot, task.tgid, task.tid, task.comm, kernel.id(), user.id(), cpu);
+        let Task { tgid, tid, comm, .. } = **task;
+        let (slot, halves) = (source.slot, (kernel.id(), user.id()));
+        let key = Key { slot, tgid, tid, comm, kernel: halves.0, user: halves.1, cpu };
         if let Some(place) = self.places.get(&key) {
             return *place;
         }
-        let source = self.source(row.source);
-        let (kernel, user) = (Arc::clone(kernel), Arc::clone(user));
-        let entry = Entry { source, task: (*task).clone(), kernel, user, count: 0, value: 0 };
+        let source = self.source(source);
         // Where the window is one slice only, and that is too much.
         if self.is_full {
-            return self.beyond_line(entry);
+            return self.beyond_line(source, task);
         }
-        self.insert(key, Line { entry, cpu })
+        let (kernel, user) = (Arc::clone(kernel), Arc::clone(user));
+        self.insert(key, LineEntry { source, task: (*task).clone(), kernel, user })
     }
 
     /// A source, shared by all lines.
@@ -311,18 +303,15 @@ impl Window {
         new
     }
 
-    fn insert(&mut self, key: Key, line: Line) -> usize {
-        self.bytes = self.bytes.saturating_add(LINE_BYTES);
-        let of_process = line.entry.task.process.as_ref().map_or(0, Metadata::bytes);
-        for (half, more) in [(&line.entry.kernel, 0), (&line.entry.user, of_process)] {
-            let bytes = half.bytes().saturating_add(more);
-            let known = self.stacks.entry(half.id()).or_insert((0, bytes));
-            known.0 += 1;
-            if known.0 == 1 {
-                self.bytes = self.bytes.saturating_add(bytes);
-            }
+    fn insert(&mut self, key: Key, entry: LineEntry) -> usize {
+        let mut bytes = LINE_BYTES;
+        for half in [&entry.kernel, &entry.user] {
+            bytes = bytes.saturating_add(self.stacks.hold(half.id(), || half.bytes()));
         }
-        let held = Held { key, line, window: Counts::default(), start: Counts::default() };
+        bytes = bytes.saturating_add(hold(&mut self.processes, &entry.task));
+        self.bytes = self.bytes.saturating_add(bytes);
+        let (window, start) = (Counts::default(), Counts::default());
+        let held = Held { key, entry: Arc::new(entry), window, start, is_cold: false };
         let place = self.free.pop().unwrap_or(self.lines.len());
         match self.lines.get_mut(place) {
             Some(free) => *free = Some(held),
@@ -333,23 +322,28 @@ impl Window {
     }
 
     /// The line of a process for stacks that there is no room for.
-    fn beyond_line(&mut self, entry: Entry) -> usize {
-        let key = |slot, task: &Task| {
-            let (kernel, user) = (self.no_stack.id, self.beyond_stack.id);
-            (slot, task.tgid, task.tid, Comm::default(), kernel, user, 0)
+    fn beyond_line(&mut self, source: Arc<Source>, task: &Task) -> usize {
+        let (kernel, user) = (Arc::clone(&self.no_stack), Arc::clone(&self.beyond_stack));
+        let key = |task: &Task| Key {
+            slot: source.slot,
+            tgid: task.tgid,
+            tid: task.tid,
+            comm: Comm::default(),
+            kernel: kernel.id,
+            user: user.id,
+            cpu: NO_CPU,
         };
-        let (slot, mut task) = (entry.source.slot, entry.task.of_process());
-        let mut found = key(slot, &task);
+        let mut task = task.clone().of_process();
+        let mut found = key(&task);
         if !self.places.contains_key(&found) && self.beyond >= MAX_BEYOND {
             task = Task::default();
-            found = key(slot, &task);
+            found = key(&task);
         }
         if let Some(place) = self.places.get(&found) {
             return *place;
         }
         self.beyond += 1;
-        let (kernel, user) = (Arc::clone(&self.no_stack), Arc::clone(&self.beyond_stack));
-        self.insert(found, Line { entry: Entry { task, kernel, user, ..entry }, cpu: NO_CPU })
+        self.insert(found, LineEntry { source, task, kernel, user })
     }
 
     /// What was sampled until now (CLOCK_MONOTONIC, in nanoseconds).
@@ -364,8 +358,9 @@ impl Window {
                 Span::Window => held.window,
                 Span::Start => held.start,
             };
-            let entry = || Entry { count, value, ..held.line.entry.clone() };
-            (count > 0).then(|| Line { entry: entry(), cpu: held.line.cpu })
+            // Whoever brings samples waits for this: nothing is copied that can be shared.
+            let line = || Line { entry: Arc::clone(&held.entry), cpu: held.key.cpu, count, value };
+            (count > 0).then(line)
         });
         let from_ns = match span {
             Span::Window => (first * SLICE_NS).max(self.begun_ns),
@@ -373,31 +368,33 @@ impl Window {
         };
         let mut rate =
             vec![0_u64; usize::try_from(now.saturating_sub(first) + 1).unwrap_or(1).min(4096)];
-        let mut cut: Vec<(StackEnd, u64)> = Vec::new();
+        let mut sources: Vec<Sampled> = Vec::new();
         for slice in &self.slices {
             let place = slice.at.checked_sub(first).and_then(|it| usize::try_from(it).ok());
             if let Some(rate) = place.and_then(|it| rate.get_mut(it)) {
-                *rate = rate.saturating_add(slice.samples);
+                *rate = slice.sources.iter().map(|it| it.samples).fold(*rate, u64::saturating_add);
             }
-            for (end, count) in &slice.cut {
-                match cut.iter_mut().find(|(known, _)| known == end) {
-                    Some((_, sum)) => *sum = sum.saturating_add(*count),
-                    None => cut.push((*end, *count)),
-                }
-            }
+            sources.resize_with(sources.len().max(slice.sources.len()), Sampled::default);
+            sources.iter_mut().zip(&slice.sources).for_each(|(sum, one)| sum.merge(one));
         }
-        cut.sort_by_key(|(end, count)| (std::cmp::Reverse(*count), end.word()));
+        for source in &mut sources {
+            source.cut.sort_by_key(|(end, count)| (std::cmp::Reverse(*count), end.word()));
+        }
         Snapshot {
             lines: lines.collect(),
             time: Duration::from_nanos(now_ns.saturating_sub(from_ns)),
             rate,
-            cut,
-            in_window: self.slices.iter().map(|it| it.samples).sum(),
+            sources,
             short_of: SLICE.saturating_mul(
                 u32::try_from(self.given_up.saturating_sub(oldest.max(begun))).unwrap_or(u32::MAX),
             ),
             behind: Duration::ZERO,
         }
+    }
+
+    /// What a reader holds beside the window, made of its snapshots, counts towards the limit, too.
+    pub fn set_beside(&mut self, bytes: usize) {
+        self.beside_bytes = bytes;
     }
 
     /// When the last sample was taken, to the slice; `None` if the window is empty.
@@ -411,7 +408,7 @@ impl Window {
         Cache {
             name: "stacks of the window",
             entries: count(self.places.len()),
-            bytes: count(self.bytes),
+            bytes: count(self.used_bytes()),
             limit_bytes: Some(count(self.limit_bytes)),
             limit_entries: None,
             evicted: self.evicted,
@@ -420,13 +417,20 @@ impl Window {
 }
 
 /// What a line takes in its tables, and a cell of a slice.
-const LINE_BYTES: usize = size_of::<Option<Held>>() + size_of::<(Key, usize)>() + 2 * TABLE_BYTES;
+const LINE_BYTES: usize = size_of::<Option<Held>>()
+    + COUNTS_BYTES
+    + size_of::<LineEntry>()
+    + size_of::<(Key, usize)>()
+    + 2 * TABLE_BYTES;
 const CELL_BYTES: usize = size_of::<(usize, Counts)>() + TABLE_BYTES;
 
-/// Whether a user stack misses callers.
-fn is_cut(end: StackEnd) -> bool {
-    !matches!(
-        end,
-        StackEnd::Complete | StackEnd::NotCaptured | StackEnd::NoUserMemory | StackEnd::MemoryGone
-    )
+/// Has one more line count what is known of a process.
+fn hold(processes: &mut Shares<usize>, task: &Task) -> usize {
+    let Some(process) = &task.process else { return 0 };
+    processes.hold(address(process), || TABLE_BYTES + process.own_bytes())
+}
+
+/// Where it lies.
+fn address(process: &Arc<Metadata>) -> usize {
+    Arc::as_ptr(process).addr()
 }

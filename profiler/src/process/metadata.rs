@@ -8,7 +8,7 @@ use std::{
 
 use profiler_profile::process::Metadata;
 
-use crate::procfs::{cgroup, stat::Stat};
+use crate::procfs::{cgroup, stat::Stat, status};
 
 /// The most of a command line that is kept, in bytes.
 const COMMAND_LINE_LIMIT: usize = 4096;
@@ -35,6 +35,8 @@ pub fn read(tgid: u32) -> Metadata {
         container: path.and_then(cgroup::container),
         pod: path.and_then(cgroup::pod),
         unit: path.and_then(cgroup::unit).map(str::to_owned),
+        uid: text(&folder, "status", FILE_LIMIT)
+            .and_then(|it| status::number(&it, "Uid")?.try_into().ok()),
     }
 }
 
@@ -83,6 +85,7 @@ mod tests {
         let own = read(std::process::id());
         assert!(own.cgroup.is_some());
         assert_eq!((known.cgroup, known.unit), (own.cgroup, own.unit));
+        assert_eq!(known.uid, Some(rustix::process::getuid().as_raw()));
     }
 
     #[test]

@@ -17,6 +17,8 @@ use super::space::{Mapped, Space};
 
 /// For how long a process that has ended is kept, in the time of the samples.
 const GRACE_NS: u64 = 500_000_000;
+/// As many generations are looked through.
+const MAX_DEPTH: usize = 64;
 
 /// Something that happened to a process.
 #[derive(Clone, Debug)]
@@ -288,6 +290,26 @@ impl Processes {
         let run = pid.runs.iter().rev().find(|run| run.from_ns <= time_ns);
         // Records and samples have clocks read at slightly different points of one event.
         run.or(pid.runs.first()).map(|run| run.process.clone())
+    }
+
+    /// The last process that had this pid.
+    #[must_use]
+    pub fn last_of(&self, tgid: u32) -> Option<&Process> {
+        self.last(tgid).map(|run| &run.process)
+    }
+
+    /// Whether a process is one of these or was begun by one of them, or by what they have begun, as far as that is known.
+    #[must_use]
+    pub fn descends(&self, mut tgid: u32, of: &[u32]) -> bool {
+        for _ in 0..MAX_DEPTH {
+            if of.contains(&tgid) {
+                return true;
+            }
+            let parent = self.last_of(tgid).and_then(|it| it.metadata.as_ref()?.parent);
+            let Some(parent) = parent else { return false };
+            tgid = parent;
+        }
+        false
     }
 
     /// What a process has mapped now.

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use profiler_profile::{
-    live::{Filter, FunctionName, Span},
+    live::{Filter, FunctionName, Span, SpawnKind},
     printable::printable,
+    sample::Comm,
 };
 use ratatui_core::layout::Rect;
 use regex::Regex;
@@ -20,12 +21,13 @@ pub(super) enum View {
     Callers,
     Flame,
     Threads,
+    Spawns,
 }
 
 impl View {
     /// All of them, in the order of their keys, `1` first.
-    pub(super) const ALL: [Self; 5] =
-        [Self::Functions, Self::Processes, Self::Callers, Self::Flame, Self::Threads];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Functions, Self::Processes, Self::Callers, Self::Flame, Self::Threads, Self::Spawns];
 
     /// What it is called.
     pub(super) fn name(self) -> &'static str {
@@ -33,8 +35,9 @@ impl View {
             Self::Functions => "functions",
             Self::Processes => "processes",
             Self::Callers => "callers",
-            Self::Flame => "flame graph",
+            Self::Flame => "flame",
             Self::Threads => "threads",
+            Self::Spawns => "spawns",
         }
     }
 
@@ -44,6 +47,7 @@ impl View {
             Self::Functions => &[Order::Own, Order::Total, Order::Name, Order::Module],
             Self::Processes | Self::Threads => &[Order::Own, Order::Id, Order::Name],
             Self::Callers | Self::Flame => &[Order::Own],
+            Self::Spawns => &[Order::Own, Order::Total, Order::Name],
         }
     }
 
@@ -66,6 +70,7 @@ pub(super) enum Order {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Crumb {
     Process(u32, String),
+    Name(Comm),
     Thread(u32, String),
     Group(String),
     User(u32, Vec<u32>),
@@ -78,6 +83,7 @@ impl Crumb {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Process(id, name) => format!("{name} (pid {id})"),
+            Self::Name(name) => printable(&name.text()).into_owned(),
             Self::Thread(id, name) => format!("{name} (tid {id})"),
             Self::Group(name) => printable(name).chars().take(24).collect(),
             Self::User(id, _) => format!("uid {id}"),
@@ -95,6 +101,7 @@ pub(super) enum RowKey {
     Callee(FunctionName),
     Process(u32, String),
     Thread(u32, String),
+    Spawn(SpawnKind),
 }
 
 /// Where the user is in a list.
@@ -152,8 +159,9 @@ pub(super) struct App {
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,
     pub(super) shows_log: bool,
-    /// The call that fills the flame graph, and the one that is chosen there.
+    /// The call that fills the flame graph, those that did before, and the one that is chosen there.
     pub(super) zoom: Vec<FunctionName>,
+    pub(super) zooms: Vec<Vec<FunctionName>>,
     pub(super) call: Vec<FunctionName>,
     /// What is to be told, until the next key.
     pub(super) said: Option<String>,
@@ -168,6 +176,7 @@ impl App {
         for crumb in &self.crumbs {
             match crumb {
                 Crumb::Process(id, _) => filter.process = Some(*id),
+                Crumb::Name(name) => filter.name = Some(*name),
                 Crumb::Thread(id, _) => filter.thread = Some(*id),
                 Crumb::Group(name) => filter.group = Some(name.clone()),
                 Crumb::User(id, theirs) => filter.user = Some((*id, theirs.clone())),
@@ -184,6 +193,31 @@ impl App {
         self.crumbs.retain(|it| std::mem::discriminant(it) != kind);
         self.crumbs.push(crumb);
         self.places = <[Place; View::ALL.len()]>::default();
+    }
+
+    /// Has the chosen call fill the flame graph.
+    pub(super) fn zoom(&mut self) {
+        if self.zoom != self.call {
+            let before = std::mem::replace(&mut self.zoom, self.call.clone());
+            self.zooms.push(before);
+        }
+    }
+
+    /// Takes the last zoom back; whether there was one.
+    pub(super) fn unzoom(&mut self) -> bool {
+        if self.zoom.is_empty() {
+            self.zooms.clear();
+            return false;
+        }
+        // One may have led to what is gone since.
+        while let Some(before) = self.zooms.pop() {
+            if before != self.zoom {
+                self.zoom = before;
+                return true;
+            }
+        }
+        self.zoom.clear();
+        true
     }
 
     /// Takes the last choice back; whether there was one.
@@ -217,13 +251,14 @@ impl App {
 
     /// Where the user is in this view.
     pub(super) fn place(&mut self) -> &mut Place {
-        let [functions, processes, callers, flame, threads] = &mut self.places;
+        let [functions, processes, callers, flame, threads, spawns] = &mut self.places;
         match self.view {
             View::Functions => functions,
             View::Processes => processes,
             View::Callers => callers,
             View::Flame => flame,
             View::Threads => threads,
+            View::Spawns => spawns,
         }
     }
 

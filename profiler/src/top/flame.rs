@@ -14,6 +14,9 @@ use super::{
     numbers::{count, share},
 };
 
+/// One line of so many is for what leads to the call that fills the graph.
+const ABOVE: u16 = 3;
+
 /// A call as it is drawn: its node, and where it begins and ends, in half cells.
 struct Block {
     place: usize,
@@ -34,20 +37,26 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &mut App, model: &M
     let mut row = vec![Block { place: root, begin: 0, end: halves, is_odd: false }];
     let mut line = 0;
     // What leads to it stands above, as wide as the screen.
-    for place in above(flame, root) {
-        let block = Block { place, begin: 0, end: halves, is_odd: line % 2 == 1 };
-        if line + 1 < lines {
-            draw_row(
-                canvas,
-                Rect { y: area.y + line, height: 1, ..area },
-                flame,
-                app,
-                &[block],
-                chosen,
-                &mut calls,
-            );
-            line += 1;
+    for above in folded(&above(flame, root), usize::from(lines / ABOVE)) {
+        let at = Rect { y: area.y + line, height: 1, ..area };
+        match above {
+            Above::Call(place) => {
+                let block = Block { place, begin: 0, end: halves, is_odd: line % 2 == 1 };
+                draw_row(canvas, at, flame, app, &[block], chosen, &mut calls);
+            }
+            Above::Folded(count) => fold(canvas, at, count),
         }
+        line += 1;
+    }
+    // What is chosen is seen, however deep it lies.
+    let depth = (above(flame, chosen).len() + 1).saturating_sub(above(flame, root).len());
+    let hidden = (depth + 1).saturating_sub(usize::from(lines.saturating_sub(line)));
+    if depth > usize::from(lines.saturating_sub(line)) {
+        for _ in 0..hidden {
+            row = row.iter().flat_map(|it| children(flame, it)).collect();
+        }
+        fold(canvas, Rect { y: area.y + line, height: 1, ..area }, hidden);
+        line += 1;
     }
     while line < lines && !row.is_empty() {
         let at = Rect { y: area.y + line, height: 1, ..area };
@@ -73,6 +82,31 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &mut App, model: &M
         text = format!("found {}   {text}", share(found, all));
     }
     canvas.put(area.x, about, area.width, &text, colours::strong());
+}
+
+/// A line above what fills the graph.
+#[derive(Clone, Debug, PartialEq)]
+enum Above {
+    Call(usize),
+    /// So many calls that are not shown.
+    Folded(usize),
+}
+
+/// What stands in so many lines: the root and the nearest callers, if there is no room for all.
+fn folded(above: &[usize], lines: usize) -> Vec<Above> {
+    let lines = lines.max(3);
+    let call = |it: &usize| Above::Call(*it);
+    if above.len() <= lines {
+        return above.iter().map(call).collect();
+    }
+    let count = above.len() + 1 - lines;
+    let (root, near) = (above.iter().take(1), above.iter().skip(1 + count));
+    root.map(call).chain([Above::Folded(count)]).chain(near.map(call)).collect()
+}
+
+/// Draws a line in the place of some.
+fn fold(canvas: &mut Canvas<'_>, at: Rect, count: usize) {
+    canvas.put(at.x, at.y, at.width, &format!(" ⋮ {count} calls"), canvas.looks.faint());
 }
 
 /// What leads to a node, the root first.
@@ -179,5 +213,22 @@ fn draw_row(
         if cells > 0 {
             calls.push((area, flame.path(block.place)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_and_the_nearest_callers_stay_where_there_is_no_room() {
+        let all: Vec<usize> = (0..10).collect();
+        let calls = |of: &[usize]| of.iter().map(|it| Above::Call(*it)).collect::<Vec<_>>();
+        assert_eq!(folded(&all, 10), calls(&all));
+        assert_eq!(folded(&[], 5), []);
+        let [shown, expected] =
+            [folded(&all, 5), [calls(&[0]), vec![Above::Folded(6)], calls(&[7, 8, 9])].concat()];
+        assert_eq!(shown, expected);
+        assert_eq!(folded(&all, 0).len(), 3);
     }
 }

@@ -30,10 +30,10 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, app: &mut App, last_line: Option<&st
         app.hits.tabs.push((Rect { x, y, width: end - x, height: 1 }, view));
         x = end;
     }
-    let keys = "? keys  q quit";
-    let cells = u16::try_from(width(keys)).unwrap_or(0);
-    if area.right() > x + cells {
-        canvas.put_right(x, y, area.right() - x, keys, looks.faint());
+    let left = area.right().saturating_sub(x);
+    let fits = |it: &&&str| width(it) < usize::from(left);
+    if let Some(keys) = ["? keys  q quit", "? keys"].iter().find(fits) {
+        canvas.put_right(x, y, left, keys, looks.faint());
     }
     let y = y + 1;
     if let Some(prompt) = &app.prompt {

@@ -7,10 +7,11 @@ use ratatui_core::style::{Color, Style};
 
 use super::{
     app::App,
-    canvas::Canvas,
+    canvas::{Canvas, width},
     colours,
     model::Model,
-    numbers::{count, percent, share, time},
+    numbers::{count, per_second, percent, share, time},
+    terminal::Looks,
 };
 
 /// More CPUs than these are one line.
@@ -47,8 +48,14 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, app: &App, model: &Model) -> u16 {
     let own = format!("agent {own} CPU {} MiB", model.vitals.memory_bytes >> 20);
     canvas.put_right(x, area.y, right.saturating_sub(x), &own, looks.faint());
 
-    let y = area.y + 1;
-    let mut x = canvas.put(area.x, y, right, "CPU ", colours::strong());
+    let y = flow(canvas, area.y + 1, "CPU ", &pieces(app, model, looks));
+    let y = cpus(canvas, model, y);
+    crumbs(canvas, app, model, y)
+}
+
+/// What the CPUs do, and what is missing of the samples, and why.
+fn pieces(app: &App, model: &Model, looks: Looks) -> Vec<(String, Style)> {
+    let mut pieces = Vec::new();
     let shares = model.machine.all.unwrap_or_default();
     for (name, share, colour) in [
         ("user", shares.user, Color::Yellow),
@@ -56,34 +63,46 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, app: &App, model: &Model) -> u16 {
         ("idle", shares.idle, Color::DarkGray),
     ] {
         let style = if looks.colours { Style::new().fg(colour) } else { Style::new() };
-        x = canvas.put(x, y, right, &format!("{name} {:>5}  ", percent(share)), style);
+        pieces.push((format!("{name} {:>3.0}%", 100.0 * share), style));
     }
     let lost: u64 = model.vitals.lost.by_us();
     let reasons = model.vitals.lost.reasons().into_iter().filter(|(_, count)| *count > 0);
     let reasons: Vec<String> = reasons.map(|(why, n)| format!("{why} {}", count(n))).collect();
-    let (text, style) = match (lost, reasons.is_empty()) {
-        (0, _) => ("lost 0  ".to_owned(), Style::new()),
-        (_, true) => (format!("lost {}  ", count(lost)), looks.bad()),
-        (_, false) => (format!("lost {} ({})  ", count(lost), reasons.join(", ")), looks.bad()),
-    };
-    x = canvas.put(x, y, right.saturating_sub(x), &text, style);
-    let cut: u64 = model.snapshot.cut.iter().map(|(_, count)| count).sum();
-    if let Some((why, _)) = model.snapshot.cut.first() {
+    pieces.push(match (lost, reasons.is_empty()) {
+        (0, _) => ("lost 0".to_owned(), Style::new()),
+        (_, true) => (format!("lost {}", count(lost)), looks.bad()),
+        (_, false) => (format!("lost {} ({})", count(lost), reasons.join(", ")), looks.bad()),
+    });
+    let sampled = model.snapshot.sources.get(app.slot);
+    if let Some((sampled, (why, _))) = sampled.and_then(|it| Some((it, it.cut.first()?))) {
+        let cut: u64 = sampled.cut.iter().map(|(_, count)| count).sum();
         let why = why.word().replace('_', " ");
-        let text = format!("cut {} ({why})  ", share(cut, model.snapshot.in_window));
-        x = canvas.put(x, y, right.saturating_sub(x), &text, Style::new());
+        pieces.push((format!("cut {} ({why})", share(cut, sampled.samples)), Style::new()));
     }
     // What is usual on the way from the ring is not worth a word.
     if model.snapshot.behind >= Duration::from_secs(2) {
-        let text = format!("names {} behind  ", time(model.snapshot.behind));
-        x = canvas.put(x, y, right.saturating_sub(x), &text, looks.bad());
+        pieces.push((format!("names {} behind", time(model.snapshot.behind)), looks.bad()));
     }
     if !model.snapshot.short_of.is_zero() {
         let text = format!("{} less: --max-memory", time(model.snapshot.short_of));
-        canvas.put(x, y, right.saturating_sub(x), &text, looks.bad());
+        pieces.push((text, looks.bad()));
     }
-    let y = cpus(canvas, model, y + 1);
-    crumbs(canvas, app, model, y)
+    pieces
+}
+
+/// Draws pieces one behind the other, in as many lines as they need; the first line below.
+fn flow(canvas: &mut Canvas<'_>, mut y: u16, title: &str, pieces: &[(String, Style)]) -> u16 {
+    let area = canvas.area();
+    let mut x = canvas.put(area.x, y, area.width, title, colours::strong());
+    let begin = x;
+    for (text, style) in pieces {
+        let cells = u16::try_from(width(text)).unwrap_or(u16::MAX);
+        if x > begin && x.saturating_add(cells) > area.right() {
+            (x, y) = (begin, y + 1);
+        }
+        x = canvas.put(x, y, area.right().saturating_sub(x), text, *style).saturating_add(2);
+    }
+    y + 1
 }
 
 /// The CPUs, each with its past, or all in one line.
@@ -144,11 +163,17 @@ fn crumbs(canvas: &mut Canvas<'_>, app: &App, model: &Model, y: u16) -> u16 {
         text.extend(["   ", &share(model.total, model.all), " of ", &count(model.all)]);
     }
     let style = if app.crumbs.is_empty() { looks.faint() } else { colours::strong() };
-    let x = canvas.put(area.x, y, area.width, &text, style);
+    let mut x = canvas.put(area.x, y, area.width, &text, style);
     if let Some(search) = &app.search {
         let shown = search.as_str().strip_prefix("(?i)").unwrap_or(search.as_str());
         let text = format!("   /{}", profiler_profile::printable::printable(shown));
-        canvas.put(x, y, area.right().saturating_sub(x), &text, colours::strong());
+        x = canvas.put(x, y, area.right().saturating_sub(x), &text, colours::strong());
+    }
+    // The storm that no snapshot of processes shows.
+    let spawns = format!("spawns {}", per_second(model.spawn_rate));
+    if model.spawn_rate >= 0.05 && width(&spawns) + 2 <= usize::from(area.right().saturating_sub(x))
+    {
+        canvas.put_right(x, y, area.right() - x, &spawns, looks.faint());
     }
     y + 1
 }

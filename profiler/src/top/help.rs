@@ -6,7 +6,7 @@ use super::{canvas::Canvas, colours};
 
 /// The keys, and what they do.
 pub(super) const KEYS: &[(&str, &str)] = &[
-    ("1 2 3 4 5, Tab", "functions, processes, callers, flame graph, threads"),
+    ("1 2 3 4 5 6, Tab", "functions, processes, callers, flame, threads, spawns"),
     ("Up Down j k", "choose; in the flame graph the caller or the largest call"),
     ("PgUp PgDn Home End g G", "far up and down"),
     ("Left Right", "in the flame graph the call beside"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
-use profiler_profile::live::{Flame, FunctionName, Span};
+use profiler_profile::live::{Flame, FunctionName, ProcessRow, Span};
 use ratatui_core::layout::Position;
 
 use super::{
@@ -110,8 +110,8 @@ fn turn(app: &mut App, by: usize) {
 
 /// Takes back what was done last: a zoom, what was looked for, what was chosen.
 fn back(app: &mut App) {
-    if app.view == View::Flame && !app.zoom.is_empty() {
-        app.zoom.pop();
+    if app.view == View::Flame && app.unzoom() {
+        // That was it.
     } else if app.search.is_some() {
         app.search = None;
     } else {
@@ -122,7 +122,7 @@ fn back(app: &mut App) {
 /// Goes into what is chosen.
 fn enter(app: &mut App, model: &Model) {
     if app.view == View::Flame {
-        app.zoom.clone_from(&app.call);
+        app.zoom();
         return;
     }
     let row = app.place().row;
@@ -133,6 +133,10 @@ fn enter(app: &mut App, model: &Model) {
         }
         Some(RowKey::Process(id, name)) => {
             app.choose(Crumb::Process(id, name));
+            app.view = View::Functions;
+        }
+        Some(RowKey::Spawn(kind)) => {
+            app.choose(Crumb::Name(kind.name));
             app.view = View::Functions;
         }
         Some(RowKey::Thread(id, name)) => {
@@ -285,11 +289,14 @@ fn group(model: &Model, name: &str) -> Result<String, String> {
     }
 }
 
-/// The processes that were sampled and are a user's.
+/// The processes that were sampled and are a user's: who they are now, and of those that have ended, who they were
+/// when they executed their program.
 pub(super) fn processes_of(model: &Model, uid: u32) -> Vec<u32> {
     let rows = model.stacks.process_rows(&all(model));
-    let is_theirs = |tgid: &u32| procfs::status::user_of(*tgid) == Some(uid);
-    rows.iter().map(|it| it.tgid).filter(is_theirs).collect()
+    let known = |it: &ProcessRow| it.metadata.as_ref().and_then(|it| it.uid);
+    let is_theirs =
+        |it: &&ProcessRow| procfs::status::user_of(it.tgid).or_else(|| known(it)) == Some(uid);
+    rows.iter().filter(is_theirs).map(|it| it.tgid).collect()
 }
 
 fn point(mouse: MouseEvent, app: &mut App, model: &Model) {
@@ -306,7 +313,7 @@ fn point(mouse: MouseEvent, app: &mut App, model: &Model) {
             if let Some(call) = call.map(|(_, call)| call.clone()) {
                 // What is chosen already is gone into.
                 if app.call == call {
-                    app.zoom = call;
+                    app.zoom();
                 } else {
                     app.call = call;
                 }

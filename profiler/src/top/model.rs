@@ -8,8 +8,8 @@ use std::{
 
 use profiler_profile::{
     live::{
-        Flame, FunctionName, FunctionRow, Kind, Live, Neighbours, ProcessRow, Snapshot, Span,
-        Stacks, ThreadRow, Vitals,
+        Begun, Filter, Flame, FunctionName, FunctionRow, Kind, Live, Neighbours, ProcessRow,
+        Snapshot, Span, SpawnRow, Stacks, ThreadRow, Vitals,
     },
     source::Source,
 };
@@ -28,8 +28,19 @@ pub(super) enum Body {
     Functions(Vec<FunctionRow>),
     Processes(Vec<ProcessRow>),
     Threads(Vec<ThreadRow>),
+    Spawns(Vec<SpawnRow>),
     Callers(usize, Neighbours),
     Flame(Flame),
+}
+
+/// What rows are made of: while it is the same, so are they.
+#[derive(Clone, Debug, PartialEq)]
+struct Choice {
+    look: u64,
+    filter: Filter,
+    view: View,
+    order: Order,
+    search: Option<String>,
 }
 
 /// What there is to show.
@@ -46,6 +57,12 @@ pub(super) struct Model {
     /// What was sampled, without the samples.
     pub(super) snapshot: Snapshot,
     pub(super) stacks: Stacks,
+    /// The processes that have begun, and how many do a second.
+    pub(super) begun: Begun,
+    pub(super) spawn_rate: f64,
+    /// The number of the snapshot.
+    look: u64,
+    choice: Option<Choice>,
     /// The stacks that are wanted.
     pub(super) wanted: Vec<usize>,
     /// Samples of the source that is shown, and of them those that are wanted.
@@ -75,6 +92,10 @@ impl Model {
         if !app.is_paused {
             self.span = app.span;
             self.take(live.snapshot(app.span, kernel::monotonic_ns()));
+            live.set_beside(self.stacks.bytes());
+            let now_ns = kernel::monotonic_ns();
+            self.begun = live.begun(app.span, now_ns);
+            self.spawn_rate = live.spawns().rate(now_ns);
         }
     }
 
@@ -83,23 +104,42 @@ impl Model {
         let lines = std::mem::take(&mut snapshot.lines);
         self.stacks.take(Snapshot { lines, ..Snapshot::default() });
         self.snapshot = snapshot;
+        self.look += 1;
     }
 
-    /// Makes what the user has chosen of it.
+    /// Makes what the user has chosen of it, unless that is made already.
     pub(super) fn choose(&mut self, app: &mut App) {
-        let filter = app.filter();
-        self.wanted = filter.stacks(&self.stacks);
-        let of_source = |it: &&profiler_profile::live::Line| it.entry.source.slot == app.slot;
-        self.all = self.stacks.lines().iter().filter(of_source).map(|it| it.entry.count).sum();
-        self.total = self.wanted.iter().map(|it| self.stacks.count_of(*it)).sum();
-        self.body = match app.view {
+        let choice = Choice {
+            look: self.look,
+            filter: app.filter(),
+            view: app.view,
+            order: app.order(),
+            search: app.search.as_ref().map(|it| it.as_str().to_owned()),
+        };
+        let before = self.choice.take();
+        let is_of_same = |it: &Choice| it.look == choice.look && it.filter == choice.filter;
+        if !before.as_ref().is_some_and(is_of_same) {
+            self.wanted = choice.filter.stacks(&self.stacks);
+            let of_source = |it: &&profiler_profile::live::Line| it.entry.source.slot == app.slot;
+            self.all = self.stacks.lines().iter().filter(of_source).map(|it| it.count).sum();
+            self.total = self.wanted.iter().map(|it| self.stacks.count_of(*it)).sum();
+        }
+        if before.as_ref() != Some(&choice) {
+            self.body = self.body_of(app);
+        }
+        self.choice = Some(choice);
+        self.find_again(app);
+    }
+
+    fn body_of(&self, app: &App) -> Body {
+        match app.view {
             View::Functions => Body::Functions(self.functions(app)),
             View::Processes => Body::Processes(self.processes(app)),
             View::Threads => Body::Threads(self.threads(app)),
             View::Callers => self.callers(app),
             View::Flame => Body::Flame(Flame::of(&self.stacks, &self.wanted)),
-        };
-        self.find_again(app);
+            View::Spawns => Body::Spawns(self.spawns(app)),
+        }
     }
 
     fn functions(&self, app: &App) -> Vec<FunctionRow> {
@@ -139,6 +179,29 @@ impl Model {
             Order::Name => rows.sort_by(|a, b| (&a.name, a.tid).cmp(&(&b.name, b.tid))),
             _ => rows.sort_by_key(|it| (Reverse(it.count), it.tid)),
         }
+        rows
+    }
+
+    fn spawns(&self, app: &App) -> Vec<SpawnRow> {
+        let filter = app.filter();
+        // What a process has begun has samples of its own.
+        let of_all = Filter { process: None, name: None, ..filter.clone() };
+        let mut rows = self.stacks.spawn_rows(&of_all.stacks(&self.stacks), &self.begun, &filter);
+        rows.retain(|it| {
+            let SpawnRow { kind, spawned, .. } = it;
+            let command = spawned.command.as_deref().unwrap_or_default();
+            let texts = [&*kind.name.text(), &*kind.parent.text(), command];
+            texts.iter().any(|it| app.is_found(it))
+        });
+        rows.sort_by(|a, b| {
+            let name = |it: &SpawnRow| (it.kind.name, it.kind.parent, it.kind.group.clone());
+            let most = match app.order() {
+                Order::Total => (b.count, b.spawned.count).cmp(&(a.count, a.spawned.count)),
+                Order::Name => std::cmp::Ordering::Equal,
+                _ => (b.spawned.count, b.count).cmp(&(a.spawned.count, a.count)),
+            };
+            most.then_with(|| name(a).cmp(&name(b)))
+        });
         rows
     }
 
@@ -184,6 +247,7 @@ impl Model {
             Body::Functions(rows) => rows.len(),
             Body::Processes(rows) => rows.len(),
             Body::Threads(rows) => rows.len(),
+            Body::Spawns(rows) => rows.len(),
             Body::Callers(_, found) => found.callers.len() + found.callees.len(),
         }
     }
@@ -199,6 +263,7 @@ impl Model {
                 rows.get(row).map(|it| RowKey::Process(it.tgid, it.name.clone()))
             }
             Body::Threads(rows) => rows.get(row).map(|it| RowKey::Thread(it.tid, it.name.clone())),
+            Body::Spawns(rows) => rows.get(row).map(|it| RowKey::Spawn(it.kind.clone())),
             Body::Callers(_, found) => match row.checked_sub(found.callers.len()) {
                 None => found.callers.get(row).map(|it| RowKey::Caller(self.name(it.0).clone())),
                 Some(row) => {

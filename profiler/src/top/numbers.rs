@@ -29,6 +29,38 @@ pub(super) fn count(count: u64) -> String {
     }
 }
 
+/// So many in a time, a second.
+pub(super) fn rate(of: u64, time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds <= 0.0 {
+        return "-".into();
+    }
+    per_second(of as f64 / seconds)
+}
+
+/// So many a second, in at most seven cells.
+pub(super) fn per_second(rate: f64) -> String {
+    match rate {
+        ..9.95 => format!("{rate:.1}/s"),
+        ..9_999.5 => format!("{rate:.0}/s"),
+        ..999_500.0 => format!("{:.0}k/s", rate / 1e3),
+        _ => format!("{:.0}M/s", rate / 1e6),
+    }
+}
+
+/// A time in at most six cells.
+pub(super) fn short_time(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    match seconds {
+        ..0.000_999_5 => format!("{:.0} µs", 1e6 * seconds),
+        ..0.009_95 => format!("{:.1} ms", 1e3 * seconds),
+        ..0.999_5 => format!("{:.0} ms", 1e3 * seconds),
+        ..9.95 => format!("{seconds:.1} s"),
+        ..9999.5 => format!("{seconds:.0} s"),
+        _ => format!("{:.0} h", seconds / 3600.0),
+    }
+}
+
 /// A time as people type it.
 pub(super) fn time(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -71,6 +103,14 @@ mod tests {
             (share(1, 3), share(3, 3), share(1, 0)),
             ("33.3%".into(), "100%".into(), "-".into())
         );
+        let rates = [(0, 1), (3, 10), (1_570, 10), (99_994, 1), (1, 0)];
+        let shown = rates.map(|(of, seconds)| rate(of, Duration::from_secs(seconds)));
+        assert_eq!(shown, ["0.0/s", "0.3/s", "157/s", "100k/s", "-"]);
+        let times = [0, 999, 1_000, 9_940, 10_000, 999_000, 1_500_000, 60_000_000, 36_000_000_000];
+        let shown = times.map(|it| short_time(Duration::from_micros(it)));
+        let expected =
+            ["0 µs", "999 µs", "1.0 ms", "9.9 ms", "10 ms", "999 ms", "1.5 s", "60 s", "10 h"];
+        assert_eq!(shown, expected);
         assert_eq!(time(Duration::from_millis(9_950)), "9.9 s");
         assert_eq!(time(Duration::from_secs(3_599)), "59 min 59 s");
         assert_eq!(time(Duration::from_secs(7_260)), "2 h 1 min");

@@ -13,7 +13,7 @@ use crossterm::event;
 use profiler_profile::{
     export::about::About,
     live::{Live, SLICE, Span},
-    profile::Profile,
+    profile::{Entry, Profile},
     source::Source,
 };
 use ratatui_core::{buffer::Buffer, layout::Rect, style::Style};
@@ -116,10 +116,7 @@ fn keep(path: &Path, app: &App, model: &Model, save: &Save) -> String {
     for line in model.wanted.iter().filter_map(|it| model.stacks.lines().get(*it)) {
         // A profile of one event has no others.
         let source = Source { slot: 0, ..(*line.entry.source).clone() };
-        profile.add_entry(profiler_profile::profile::Entry {
-            source: Arc::new(source),
-            ..line.entry.clone()
-        });
+        profile.add_entry(Entry { source: Arc::new(source), ..line.to_entry() });
     }
     let time = model.snapshot.time;
     let mut what = match model.span {
@@ -166,7 +163,7 @@ pub(super) fn draw(
         help::log(&mut canvas, body, told);
     } else {
         match app.view {
-            View::Functions | View::Processes | View::Threads => {
+            View::Functions | View::Processes | View::Threads | View::Spawns => {
                 tables::draw(&mut canvas, body, app, model);
             }
             View::Callers => neighbours::draw(&mut canvas, body, app, model),

@@ -1,12 +1,13 @@
-//! The views that are tables: functions, processes and threads.
+//! The views that are tables: functions, processes, threads and spawns.
 
 use std::time::Duration;
 
 use profiler_profile::{
     frame::Origin,
-    live::{FunctionRow, ProcessRow, ThreadRow},
+    live::{FunctionRow, Kind, ProcessRow, Span, SpawnRow, ThreadRow},
     printable::printable,
     process::Metadata,
+    sample::Comm,
 };
 use ratatui_core::{layout::Rect, style::Style};
 
@@ -15,7 +16,7 @@ use super::{
     canvas::Canvas,
     colours::letter,
     model::{Body, Model},
-    numbers::{count, cpu_share, percent, share},
+    numbers::{count, cpu_share, percent, rate, share, short_time},
     table::{self, Column},
 };
 
@@ -32,7 +33,9 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &mut App, model: &M
     let (offset, chosen) = (app.place().offset, app.place().row);
     app.hits.rows = below;
     if rows == 0 {
-        let why = if app.crumbs.is_empty() && app.search.is_none() {
+        let why = if app.view == View::Spawns {
+            "no process has begun"
+        } else if app.crumbs.is_empty() && app.search.is_none() {
             "nothing was sampled"
         } else {
             "nothing of that was sampled: Esc takes the last choice back"
@@ -44,6 +47,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &mut App, model: &M
             Body::Functions(rows) => rows.get(row).map(|it| function(canvas, model, it)),
             Body::Processes(rows) => rows.get(row).map(|it| process(canvas, app, model, it)),
             Body::Threads(rows) => rows.get(row).map(|it| thread(app, model, it)),
+            Body::Spawns(rows) => rows.get(row).map(|it| spawn(canvas, app, model, it)),
             _ => None,
         };
         let at = Rect { y: below.y + line, height: 1, ..below };
@@ -70,6 +74,14 @@ fn columns(view: View, order: Order) -> Vec<Column> {
             Column::number("SAMPLES", 7, false),
             Column::name("THREAD", 1, is(Order::Name)),
             Column::name("PROCESS", 1, false),
+        ],
+        View::Spawns => vec![
+            Column::number("RATE", 7, is(Order::Own)),
+            Column::number("COUNT", 6, false),
+            Column::number("LIFE", 6, false),
+            Column::number("CPU", 6, is(Order::Total)),
+            Column::name("PROCESS ← PARENT ← UNIT", 5, is(Order::Name)),
+            Column::name("COMMAND", 3, false),
         ],
         _ => vec![
             Column::number("SELF", 6, is(Order::Own)),
@@ -122,11 +134,43 @@ fn process(canvas: &Canvas<'_>, app: &App, model: &Model, row: &ProcessRow) -> C
     ]
 }
 
+/// Processes that have begun: what they are, who has begun them, and where that runs.
+fn spawn(canvas: &Canvas<'_>, app: &App, model: &Model, row: &SpawnRow) -> Cells {
+    let SpawnRow { kind, spawned, count: samples, value } = row;
+    let name = |it: Comm| printable(&it.text()).into_owned();
+    let mut text = name(kind.name);
+    if !kind.has_executed {
+        text += " (fork)";
+    }
+    for by in [Some(name(kind.parent)), kind.group.as_deref().map(short)].into_iter().flatten() {
+        if !by.is_empty() {
+            text.extend([" ← ", &by]);
+        }
+    }
+    let lived = u32::try_from(spawned.ended).ok().and_then(|it| spawned.lived.checked_div(it));
+    // Since the start, not all of them are known one by one.
+    let cpu =
+        if model.span == Span::Start { "-".into() } else { cpu(app, model, *samples, *value) };
+    let command = spawned.command.as_deref().unwrap_or_default();
+    vec![
+        (rate(spawned.count, model.begun.time), Style::new()),
+        (count(spawned.count), Style::new()),
+        (lived.map_or_else(|| "-".into(), short_time), Style::new()),
+        (cpu, Style::new()),
+        (text, canvas.looks.kind(Kind::User)),
+        (printable(command).into_owned(), canvas.looks.faint()),
+    ]
+}
+
 /// The container, by as much of its id as people use, or the unit.
 fn group(metadata: &Metadata) -> String {
-    let container = metadata.container.as_ref().map(|it| it.id.chars().take(12).collect());
-    let text = container.or_else(|| metadata.unit.clone()).unwrap_or_default();
-    printable(&text).into_owned()
+    metadata.group().map(short).unwrap_or_default()
+}
+
+fn short(group: &str) -> String {
+    // A unit's name has a dot in it.
+    let is_container = group.len() == 64 && !group.contains('.');
+    printable(if is_container { group.get(..12).unwrap_or(group) } else { group }).into_owned()
 }
 
 /// What would help the process that is chosen.
@@ -142,19 +186,20 @@ fn hint(row: &ProcessRow) -> Option<String> {
     if row.unnamed.saturating_mul(5) < row.count {
         return None;
     }
-    let origin = row.why?;
+    let (origin, _) = row.why.iter().max_by_key(|(_, samples)| *samples)?;
     let command = row.metadata.as_ref().and_then(|it| it.command_line.as_deref());
     let program = command.and_then(|it| it.split(' ').next()?.rsplit('/').next());
     let is_made = matches!(origin, Origin::NoMap | Origin::OldMap | Origin::BadMap);
+    let pid = row.tgid;
     let what = match program.unwrap_or(&row.name) {
         "node" | "nodejs" if is_made => {
-            "restart with --perf-basic-prof --interpreted-frames-native-stack"
+            "restart with --perf-basic-prof --interpreted-frames-native-stack".into()
         }
         "java" if is_made => {
-            "restart with -XX:+PreserveFramePointer, and then run jcmd PID Compiler.perfmap"
+            format!("restart with -XX:+PreserveFramePointer, then jcmd {pid} Compiler.perfmap")
         }
-        "dotnet" if is_made => "restart with DOTNET_PerfMapEnabled=1",
-        _ => origin.hint()?,
+        "dotnet" if is_made => "restart with DOTNET_PerfMapEnabled=1".into(),
+        _ => origin.hint()?.to_owned(),
     };
     Some(format!("{} without names: {what}", share(row.unnamed, row.count)))
 }

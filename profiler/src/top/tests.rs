@@ -13,7 +13,7 @@ use profiler_profile::{
     export::Row,
     frame::{Frame, Origin},
     ledger::Lost,
-    live::{Span, Vitals, Window},
+    live::{Span, Spawns, Vitals, Window},
     process::{Container, Metadata},
     sample::{Comm, Sample, Task},
     source::{Counts, Rate, Source},
@@ -143,7 +143,31 @@ fn model(cpus: u64) -> Model {
     };
     model.own_cpu = Some(0.012);
     model.take(window().snapshot(Span::Window, 2_000_000_000));
+    let mut spawns = spawns();
+    model.spawn_rate = spawns.rate(2_000_000_000);
+    model.begun = spawns.snapshot(Span::Window, 2_000_000_000);
     model
+}
+
+/// A script that starts a process for each sum, and a server that forks.
+fn spawns() -> Spawns {
+    let mut spawns = Spawns::new(Duration::from_secs(10), 0);
+    let of = |unit: &str| Metadata { unit: Some(unit.into()), ..Metadata::default() };
+    let (cron, web) = (of("cron.service"), of("web.service"));
+    for at in 0..314_u32 {
+        let (tgid, began_ns) = (10_000 + at, u64::from(at) * 6_000_000);
+        spawns.forked((tgid, 77), Comm::of("storm.sh"), Some(&cron), began_ns);
+        spawns.executed(tgid, Comm::of("expr"));
+        if at == 300 {
+            let command_line = Some("expr 17 + 4".into());
+            spawns.described(tgid, &Metadata { command_line, ..cron.clone() });
+        }
+        spawns.ended(tgid, began_ns + 4_100_000);
+    }
+    spawns.forked((812, 800), Comm::of("web"), Some(&web), 1_500_000_000);
+    spawns.forked((20_000, 1), Comm::of("systemd"), None, 1_600_000_000);
+    spawns.executed(20_000, Comm::of("<\u{1b}[2J>"));
+    spawns
 }
 
 /// What is on a screen of this size.
@@ -213,6 +237,7 @@ fn every_view_is_as_it_was_looked_at() {
         (View::Callers, "callers"),
         (View::Flame, "flame"),
         (View::Threads, "threads"),
+        (View::Spawns, "spawns"),
     ] {
         for size in [(80, 24), (120, 40), (200, 60)] {
             let (mut app, mut model) = (App { view, ..App::default() }, model(2));
@@ -355,12 +380,111 @@ fn a_flame_graph_is_zoomed_and_left() {
     let names: Vec<&str> = app.zoom.iter().map(|it| &*it.name).collect();
     assert_eq!(names, ["web", "main", "handle"]);
     check("flame-zoomed.txt", &text(&picture(&mut app, &mut model, PLAIN, (80, 24))));
-    type_keys(&mut app, &mut model, "\x1b\x1b\x1b");
-    assert!(app.zoom.is_empty());
+    // Esc leads to where it was before, not to the caller.
+    type_keys(&mut app, &mut model, "↓\n");
+    assert_eq!(app.zoom.len(), 4);
+    let mut depths = Vec::new();
+    for _ in 0..3 {
+        type_keys(&mut app, &mut model, "\x1b");
+        depths.push(app.zoom.len());
+    }
+    assert_eq!(depths, [3, 0, 0]);
+    type_keys(&mut app, &mut model, "k");
     // To the callers of the call that is chosen.
     type_keys(&mut app, &mut model, "c");
     assert!(matches!(&app.crumbs[..], [Crumb::Function(it)] if it.name == "handle"));
     assert_eq!(app.view, View::Callers);
+}
+
+#[test]
+fn a_deep_flame_graph_shows_what_is_chosen_and_what_it_calls() {
+    let store = &mut Store::default();
+    let names: Vec<String> = (0..40).map(|it| format!("f{it}")).collect();
+    let frames: Vec<(&str, &str)> = names.iter().map(|it| (it.as_str(), "/bin/deep")).collect();
+    let one = samples().remove(0);
+    let mut window = Window::new(Duration::from_secs(10), 1 << 20, 0);
+    window.add(&Row::from(&Sample { user: stack(store, &frames), ..one }));
+    let mut model = Model::new(vec![source()]);
+    let mut app = App { view: View::Flame, ..App::default() };
+    model.take(window.snapshot(Span::Window, 2_000_000_000));
+    // The innermost is first: this one is 24 calls below the process.
+    type_keys(&mut app, &mut model, &"↓".repeat(25));
+    let shown = text(&picture(&mut app, &mut model, PLAIN, (80, 24)));
+    assert!(shown.contains("▸f16") && shown.contains(" ⋮ ") && !shown.contains("f36"), "{shown}");
+    type_keys(&mut app, &mut model, "\n");
+    let shown = text(&picture(&mut app, &mut model, PLAIN, (80, 24)));
+    for part in ["▏all", " ⋮ ", "▏f18", "▏f17", "▸f16", "▏f15", "▏f9"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}
+
+#[test]
+fn a_storm_of_processes_is_seen_and_gone_into() {
+    let (mut app, mut model) = (App::default(), model(2));
+    let shown = text(&picture(&mut app, &mut model, PLAIN, (80, 24)));
+    assert!(shown.contains("spawns 158/s"), "{shown}");
+    type_keys(&mut app, &mut model, "6");
+    let shown = text(&picture(&mut app, &mut model, PLAIN, (120, 24)));
+    let row = shown.lines().find(|it| it.contains("expr")).unwrap();
+    for part in ["157/s", "314", "4.1 ms", "expr ← storm.sh ← cron.service", "expr 17 + 4"] {
+        assert!(row.contains(part), "{part}: {shown}");
+    }
+    assert!(shown.contains("web (fork) ← web ← web.service"), "{shown}");
+    // By CPU: only the web server was sampled.
+    type_keys(&mut app, &mut model, ">");
+    let Body::Spawns(rows) = &model.body else { panic!() };
+    assert_eq!((rows[0].kind.name, rows[0].count), (Comm::of("web"), 80));
+    type_keys(&mut app, &mut model, "/STORM\n");
+    assert_eq!(model.rows(), 0);
+    type_keys(&mut app, &mut model, "\x1b/storm\n");
+    assert_eq!(model.rows(), 1);
+    type_keys(&mut app, &mut model, "\x1bfin web\n");
+    assert_eq!(model.rows(), 1);
+    // All processes of a name.
+    type_keys(&mut app, &mut model, "\n");
+    assert_eq!(
+        (app.view, model.total, &app.crumbs[1]),
+        (View::Functions, 80, &Crumb::Name(Comm::of("web")))
+    );
+    type_keys(&mut app, &mut model, "\x1b\x1bf77\n6");
+    assert_eq!(model.rows(), 1);
+}
+
+#[test]
+fn a_key_makes_rows_anew_only_where_they_change() {
+    let (mut app, mut model) = (App::default(), model(2));
+    model.choose(&mut app);
+    let rows = |model: &Model| match &model.body {
+        Body::Functions(rows) => rows.as_ptr(),
+        _ => std::ptr::null(),
+    };
+    let before = rows(&model);
+    type_keys(&mut app, &mut model, "↓↓?xL x");
+    assert_eq!(rows(&model), before);
+    type_keys(&mut app, &mut model, ">");
+    assert!(
+        matches!(&model.body, Body::Functions(rows) if rows.is_sorted_by_key(|it| std::cmp::Reverse(it.total)))
+    );
+    type_keys(&mut app, &mut model, "f99\n");
+    assert_eq!(model.total, 15);
+}
+
+#[test]
+fn what_does_not_fit_in_the_head_has_a_line_of_its_own() {
+    let (mut app, mut model) = (App::default(), model(2));
+    model.snapshot.behind = Duration::from_secs(5);
+    model.snapshot.short_of = Duration::from_secs(3);
+    for width in [60, 80, 200] {
+        let shown = text(&picture(&mut app, &mut model, PLAIN, (width, 24)));
+        for part in [
+            "lost 3 (ring full 3)",
+            "cut 15.0% (no frame pointer)",
+            "names 5.0 s behind",
+            "3.0 s less",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
 }
 
 #[test]
@@ -449,6 +573,6 @@ fn a_machine_without_times_is_drawn() {
     for view in View::ALL {
         app.view = view;
         let shown = text(&picture(&mut app, &mut model, COLOURS, (80, 24)));
-        assert!(shown.contains("was"), "{shown}");
+        assert!(shown.contains("was") || shown.contains("no process"), "{shown}");
     }
 }

@@ -166,6 +166,7 @@ fn replay(outputs: Outputs) -> Ledger {
         store: Store::default(),
         sources: vec![Arc::new(source())],
         naming: Naming::default(),
+        spawning: None,
         shows_names: false,
         outputs,
     };
