@@ -58,6 +58,22 @@ impl Invoker {
         Ok(rustix::fs::fchown(file, Some(uid(self.uid)), Some(gid(self.gid)))?)
     }
 
+    /// Has the calling thread use files as they could, with no capabilities: what it makes is theirs, where they may make
+    /// it. It stays root's otherwise, so that they can neither signal nor trace it.
+    pub(crate) fn use_files_as_them(&self) -> io::Result<()> {
+        let groups: Vec<Gid> = self.groups.iter().map(|it| gid(*it)).collect();
+        set_thread_groups(&groups)?;
+        // SAFETY: these calls take and return numbers, and change nothing but ids of the calling thread. They tell what the
+        // id was before, and nothing of a failure; -1, which no id is, only asks: setfsuid(2).
+        let are_set = unsafe {
+            libc::setfsgid(self.gid);
+            libc::setfsuid(self.uid);
+            let ids = (libc::setfsgid(NO_CHANGE), libc::setfsuid(NO_CHANGE));
+            ids == (self.gid.cast_signed(), self.uid.cast_signed())
+        };
+        if are_set { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    }
+
     /// Makes the calling thread theirs, for good. The process must have no other.
     fn become_them(&self) -> io::Result<()> {
         let groups: Vec<Gid> = self.groups.iter().map(|it| gid(*it)).collect();

@@ -10,19 +10,15 @@ use profiler_profile::{
     live::{Live, Window},
     profile::Profile,
 };
-use rustix::thread::CapabilitySet;
 
 use super::{destination::resolve, session::Session};
 use crate::{
     cli::TopArgs,
     error::{Error, Result},
-    hardening::capabilities::{self, FILES_OF_OTHERS},
+    hardening::capabilities,
     invoker::Invoker,
-    kernel, top,
+    kernel, stderr, top,
 };
-
-/// Giving a new file to the user who typed sudo, in a folder that only they may write to.
-const FILES_FOR_OTHERS: CapabilitySet = FILES_OF_OTHERS.union(CapabilitySet::CHOWN);
 
 /// Samples and shows that until the user or a signal ends it, and prints the ledger.
 pub(super) fn run(args: &TopArgs, verbose: u8) -> Result<()> {
@@ -31,27 +27,28 @@ pub(super) fn run(args: &TopArgs, verbose: u8) -> Result<()> {
     let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
     // The command lines of processes, and what they run in, are shown.
     session.config.process.metadata = true;
-    if invoker.is_some() {
-        session.config.set_aside |= FILES_FOR_OTHERS;
-    }
     let output = &mut session.config.worker.output;
     let live = Live::new(Window::new(args.window, output.profile_bytes, kernel::monotonic_ns()));
     output.live = Some(live.clone());
-    let save = move |path: &Path, profile: &Profile, about: &About<'_>| {
-        save(path, profile, about, invoker.as_ref())
-    };
-    session.screen = Some(top::Prepared::new(live, Box::new(save)));
+    // While it can still become what it is to be.
+    let saver = top::Saver::start(move || use_files_as(invoker.as_ref()), Box::new(save))?;
+    session.screen = Some(top::Prepared::new(live, saver));
     session.run(Vec::new(), None, |_, _| Ok(()))
 }
 
+/// Has the thread that saves be one of this user, if one has typed sudo, and in any case without capabilities.
+fn use_files_as(invoker: Option<&Invoker>) {
+    if let Some(Err(error)) = invoker.map(Invoker::use_files_as_them) {
+        stderr::notice(&format!("files that are saved are root's: {error}"));
+    }
+    if let Err(error) = capabilities::give_up() {
+        stderr::notice(&format!("the thread that saves keeps its capabilities: {error}"));
+    }
+}
+
 /// Writes what is shown to a file, as `record` writes one.
-fn save(
-    path: &Path,
-    profile: &Profile,
-    about: &About<'_>,
-    owner: Option<&Invoker>,
-) -> Result<String> {
-    // What may keep the screen waiting.
+fn save(path: &Path, profile: &Profile, about: &About<'_>) -> Result<String> {
+    // A pipe would keep others waiting that want to save.
     if path.metadata().is_ok_and(|it| !it.is_file()) {
         return Err(Error::Usage(format!("{}: this is no regular file", path.display())));
     }
@@ -62,7 +59,7 @@ fn save(
     let Export::Whole(write) = output.format.export else {
         return Err(Error::Usage(format!("{}: only `record` writes it", named(output.format))));
     };
-    let (mut sink, replacement) = capabilities::having(FILES_FOR_OTHERS, || output.open(owner))?;
+    let (mut sink, replacement) = output.open(None)?;
     let written = write(profile, about, &mut sink).and_then(|()| std::io::Write::flush(&mut sink));
     written.map_err(|error| Error::write(path, &error))?;
     replacement.map_or(Ok(()), super::replacement::Replacement::commit)?;

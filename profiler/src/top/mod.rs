@@ -18,6 +18,7 @@ mod model;
 mod neighbours;
 mod numbers;
 mod prompt;
+mod saver;
 mod screen;
 mod table;
 mod tables;
@@ -27,7 +28,6 @@ mod tests;
 
 use std::{
     io::{self, IsTerminal as _},
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -36,14 +36,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use profiler_profile::{export::about::About, live::Live, profile::Profile, source::Source};
+use profiler_profile::{live::Live, source::Source};
 use tokio::sync::oneshot;
 
-use self::terminal::Looks;
+pub(crate) use self::saver::Saver;
+use self::{saver::SaverThread, terminal::Looks};
 use crate::error::{Error, Result};
-
-/// Writes a profile to a file that the user has named; what it is for.
-pub(crate) type Save = Box<dyn Fn(&Path, &Profile, &About<'_>) -> Result<String> + Send>;
 
 /// How long the end of a run waits for a terminal that takes nothing.
 const LEFT_WITHIN: Duration = Duration::from_secs(2);
@@ -52,7 +50,7 @@ const LEFT_STEP: Duration = Duration::from_millis(5);
 /// A screen that can be shown.
 pub struct Prepared {
     live: Arc<Live>,
-    save: Save,
+    saver: (Saver, SaverThread),
     looks: Looks,
 }
 
@@ -65,8 +63,8 @@ impl Prepared {
     }
 
     /// A screen of this window.
-    pub(crate) fn new(live: Arc<Live>, save: Save) -> Self {
-        Self { live, save, looks: Looks::of_environment() }
+    pub(crate) fn new(live: Arc<Live>, saver: (Saver, SaverThread)) -> Self {
+        Self { live, saver, looks: Looks::of_environment() }
     }
 
     /// Takes the terminal, and shows what is sampled of these sources, by slot.
@@ -74,13 +72,13 @@ impl Prepared {
         let (done, ended) = oneshot::channel();
         let is_over = Arc::<AtomicBool>::default();
         let seen = Arc::clone(&is_over);
+        let Self { live, saver: (saver, saver_thread), looks } = self;
         let run = move || {
-            let Self { live, save, looks } = self;
-            let _ = done.send(screen::run(&live, &sources, &save, looks, &seen));
+            let _ = done.send(screen::run(&live, &sources, &saver, looks, &seen));
         };
         let thread = thread::Builder::new().name("screen".into()).spawn(run);
         let thread = thread.map_err(|error| Error::system("cannot start a thread", error))?;
-        Ok(Screen { ended, is_over, thread: Some(thread) })
+        Ok(Screen { ended, is_over, thread: Some(thread), saver: Some(saver_thread) })
     }
 }
 
@@ -98,6 +96,7 @@ pub struct Screen {
     ended: oneshot::Receiver<Result<()>>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    saver: Option<SaverThread>,
 }
 
 /// Waits until the user has ended the run, or the screen can't be shown any more; for ever if there is none.
@@ -127,5 +126,7 @@ impl Drop for Screen {
             terminal::abandon();
         }
         crate::stderr::release();
+        // What it has to say comes where it is seen.
+        drop(self.saver.take());
     }
 }

@@ -1,7 +1,7 @@
 //! The screen's thread: what comes from the user and from the run, and when it is drawn.
 
 use std::{
-    path::Path,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,27 +11,24 @@ use std::{
 
 use crossterm::event;
 use profiler_profile::{
-    export::about::About,
     live::{Live, SLICE, Span},
-    profile::{Entry, Profile},
     source::Source,
 };
 use ratatui_core::{buffer::Buffer, layout::Rect, style::Style};
 
 use super::{
-    Save,
     app::{App, Crumb, View, Wish},
     canvas::Canvas,
     flame, foot, head, help, keys,
     model::Model,
-    neighbours, numbers, tables,
+    neighbours, numbers,
+    saver::{Saver, Shown},
+    tables,
     terminal::{Looks, Terminal},
 };
 use crate::{
     error::{Error, Result},
-    kernel,
-    output::PRODUCER,
-    stderr,
+    kernel, stderr,
 };
 
 /// The least time between two pictures.
@@ -44,7 +41,7 @@ const LINES: u16 = 12;
 pub(super) fn run(
     live: &Live,
     sources: &[Arc<Source>],
-    save: &Save,
+    saver: &Saver,
     looks: Looks,
     is_over: &AtomicBool,
 ) -> Result<()> {
@@ -60,6 +57,9 @@ pub(super) fn run(
             model.look(live, &app);
             follow_user(&mut app, &model);
             has_changed = true;
+        }
+        if let Some(said) = saver.told() {
+            (app.said, has_changed) = (Some(said), true);
         }
         let is_due = drawn.is_none_or(|it| it.elapsed() >= FRAME);
         if has_changed && is_due {
@@ -91,7 +91,7 @@ pub(super) fn run(
         match app.wish.take() {
             Some(Wish::Quit) => return Ok(()),
             Some(Wish::Suspend) => terminal.suspend().map_err(failed)?,
-            Some(Wish::Save(path)) => app.said = Some(keep(&path, &app, &model, save)),
+            Some(Wish::Save(path)) => app.said = Some(saver.save(shown(path, &app, &model))),
             Some(Wish::Redraw) => terminal.forget(),
             None => {}
         }
@@ -110,14 +110,9 @@ fn follow_user(app: &mut App, model: &Model) {
     }
 }
 
-/// Saves what is shown; what is to be told of that.
-fn keep(path: &Path, app: &App, model: &Model, save: &Save) -> String {
-    let mut profile = Profile::new(usize::MAX);
-    for line in model.wanted.iter().filter_map(|it| model.stacks.lines().get(*it)) {
-        // A profile of one event has no others.
-        let source = Source { slot: 0, ..(*line.entry.source).clone() };
-        profile.add_entry(Entry { source: Arc::new(source), ..line.to_entry() });
-    }
+/// What is shown, to be saved in a file.
+fn shown(path: PathBuf, app: &App, model: &Model) -> Shown {
+    let lines = model.wanted.iter().filter_map(|it| model.stacks.lines().get(*it)).cloned();
     let time = model.snapshot.time;
     let mut what = match model.span {
         Span::Window => format!("the last {}", numbers::time(time)),
@@ -126,12 +121,10 @@ fn keep(path: &Path, app: &App, model: &Model, save: &Save) -> String {
     for crumb in &app.crumbs {
         what = format!("{what}, {}", crumb.text());
     }
-    let sources: Vec<Source> =
-        model.source(app).map(|it| Source { slot: 0, ..it.clone() }).into_iter().collect();
     let now_ns = i128::from(kernel::monotonic_ns()) + kernel::real_time_ahead_ns();
     let begun_ns = now_ns - i128::try_from(time.as_nanos()).unwrap_or(0);
-    let about = About::of_moment(&sources, begun_ns, time, &what, PRODUCER);
-    save(path, &profile, &about).unwrap_or_else(|error| error.to_string())
+    let (lines, source) = (lines.collect(), model.source(app).cloned());
+    Shown { path, lines, source, begun_ns, time, what }
 }
 
 /// Draws all of it.
