@@ -90,7 +90,7 @@ impl Live {
     }
 
     /// Each change is whole as soon as it can be seen, also by one who finds that the other has panicked.
-    fn window(&self) -> MutexGuard<'_, Window> {
+    pub(super) fn window(&self) -> MutexGuard<'_, Window> {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -23,7 +23,7 @@ pub use self::{
     snapshot::{Line, LineEntry, Sampled, Snapshot, Span},
     spawns::{Begun, Spawn, SpawnKind, Spawned, Spawns},
     stacks::{Function, Kind, Stacks},
-    window::Window,
+    window::{By, Range, Strip, Window},
 };
 
 #[cfg(test)]

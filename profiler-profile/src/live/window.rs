@@ -1,5 +1,7 @@
 //! What was sampled lately: slices of time, of which the oldest goes when a new one begins.
 
+mod range;
+
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use rustc_hash::FxHashMap;
@@ -20,6 +22,8 @@ use crate::{
     source::Source,
     stack::{Location, Stack, StackId},
 };
+
+pub use self::range::{By, Range, Strip};
 
 /// So many processes are told apart where there is no room for more stacks.
 const MAX_BEYOND: usize = 1024;

@@ -90,6 +90,21 @@ impl Browser {
         self.post("/url", &json!({ "url": format!("file://{}", file.display()) }));
     }
 
+    /// Opens an address, and waits until its page is loaded.
+    pub(crate) fn visit(&self, address: &str) {
+        self.post("/url", &json!({ "url": address }));
+    }
+
+    /// Moves the mouse from a place in the window to another while it is pressed.
+    pub(crate) fn drag(&self, from: (f64, f64), to: (f64, f64)) {
+        let to_place =
+            |(x, y): (f64, f64)| json!({ "type": "pointerMove", "x": x.round(), "y": y.round() });
+        let button = |kind| json!({ "type": kind, "button": 0 });
+        let actions = [to_place(from), button("pointerDown"), to_place(to), button("pointerUp")];
+        let mouse = json!({ "type": "pointer", "id": "mouse", "actions": actions });
+        self.post("/actions", &json!({ "actions": [mouse] }));
+    }
+
     /// What a script returns.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
@@ -138,6 +153,19 @@ impl Browser {
         self.post("/actions", &json!({ "actions": [keyboard] }));
     }
 
+    /// Presses a key while another is held.
+    pub(crate) fn chord(&self, held: &str, key: &str) {
+        let event = |kind: &str, value: &str| json!({ "type": kind, "value": value });
+        let actions = [
+            event("keyDown", held),
+            event("keyDown", key),
+            event("keyUp", key),
+            event("keyUp", held),
+        ];
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": actions });
+        self.post("/actions", &json!({ "actions": [keyboard] }));
+    }
+
     /// Answers what the page asks.
     pub(crate) fn answer(&self, text: &str) {
         self.post("/alert/text", &json!({ "text": text }));
@@ -162,6 +190,15 @@ impl Browser {
         let params = json!({ "features": feature });
         let command = json!({ "cmd": "Emulation.setEmulatedMedia", "params": params });
         self.post("/goog/cdp/execute", &command);
+    }
+
+    /// What the page's script holds, without what it has let go.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let ask = |command: &str| {
+            self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": {} }))
+        };
+        ask("HeapProfiler.collectGarbage");
+        ask("Runtime.getHeapUsage")["usedSize"].as_u64().unwrap()
     }
 
     /// A picture of the window, as PNG.

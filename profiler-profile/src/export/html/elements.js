@@ -30,7 +30,7 @@ function press(button, isPressed) {
   button.setAttribute("aria-pressed", String(isPressed));
 }
 
-function fill(select, choices, chosen) {
+function fillList(select, choices, chosen) {
   const options = choices.map(([value, text]) => {
     const option = element("option", "", text);
     option.value = value === null ? "" : String(value);

@@ -40,14 +40,20 @@ class FlameGraph {
   constructor(profile, { canvas, scroller, spacer }) {
     Object.assign(this, { profile, canvas, scroller, spacer });
     this.context = canvas.getContext("2d");
-    this.shades = Uint8Array.from(profile.names, shadeOf);
-    this.widths = new Map();
+    this.take(profile);
     this.growsUp = true;
     this.isMarked = null;
     this.hovered = null;
     this.cursor = null;
     this.waits = false;
     this.readTheme();
+  }
+
+  // Takes later samples.
+  take(profile) {
+    this.profile = profile;
+    this.shades = Uint8Array.from(profile.names, shadeOf);
+    this.widths = new Map();
   }
 
   readTheme() {
@@ -69,6 +75,17 @@ class FlameGraph {
   show(tree, zoomed) {
     this.tree = tree;
     this.zoom(zoomed || tree.root);
+  }
+
+  // Shows another tree of the same stacks: what is in view stays, and so does the cursor.
+  renew(tree, zoomed, cursor) {
+    const fromRoot = () => (this.growsUp ? this.full - this.height - this.scroller.scrollTop : this.scroller.scrollTop);
+    const away = fromRoot();
+    Object.assign(this, { tree, zoomed, hovered: null });
+    this.lay();
+    this.scroller.scrollTop = this.growsUp ? this.full - this.height - away : away;
+    this.cursor = (cursor && this.rows.flat().find((box) => box.node === cursor)) || null;
+    this.draw();
   }
 
   zoom(node) {

@@ -8,6 +8,7 @@ class Page {
     this.pattern = null;
     this.selected = null;
     this.back = [];
+    this.sought = null;
     const { canvas, scroller, spacer, rows, sheet } = this.parts;
     const heads = { own: this.parts["by-own"], total: this.parts["by-total"], name: this.parts["by-name"] };
     this.graph = new FlameGraph(profile, { canvas, scroller, spacer });
@@ -74,6 +75,10 @@ class Page {
   choices() {
     const { profile, filter } = this;
     const { event, process, thread, module } = this.parts;
+    // What somebody chooses from does not change under their hands.
+    const fill = (select, ...of) => {
+      if (!this.isTaking || select !== document.activeElement) fillList(select, ...of);
+    };
     this.parts["by-event"].hidden = profile.sources.length < 2 || Boolean(profile.file.change);
     fill(event, profile.sources.map((it, at) => [at, it.title]), filter.source);
     const ofSource = { ...filter, process: null, thread: null };
@@ -107,6 +112,14 @@ class Page {
   // Shows what the filter lets through. Where the same frames still are, the zoom stays.
   refresh() {
     const path = this.graph.zoomed ? pathTo(this.graph.zoomed) : [];
+    this.count();
+    this.back = [];
+    this.showTree(path);
+    this.find();
+  }
+
+  // Sums what the filter lets through.
+  count() {
     const own = this.profile.own(this.filter);
     const total = this.profile.total(own);
     this.own = own;
@@ -118,9 +131,11 @@ class Page {
       let tree = null;
       return () => (tree ||= new Tree(this.profile, own, total, before));
     });
-    this.back = [];
-    this.showTree(path);
-    this.find();
+  }
+
+  // The tree in the order that is shown.
+  get tree() {
+    return this.trees[this.isBottomUp ? 1 : 0]();
   }
 
   // What the filter lets through of the profile that this one is compared with, if there is one.
@@ -131,13 +146,27 @@ class Page {
   }
 
   showTree(path) {
-    const tree = this.trees[this.isBottomUp ? 1 : 0]();
-    this.graph.show(tree, follow(tree, path));
+    this.sought = null;
+    this.graph.show(this.tree, follow(this.tree, path));
     this.describeZoom();
+  }
+
+  // Takes later samples, and goes on showing what is chosen.
+  take(profile) {
+    const choice = new Choice(this);
+    this.isTaking = true;
+    this.profile = profile;
+    this.graph.take(profile);
+    this.table.profile = profile;
+    this.describe();
+    choice.apply(this);
+    this.isTaking = false;
+    if (this.pointed) this.point(this.pointed);
   }
 
   // Zooms to a node, and remembers where that was from.
   zoom(node) {
+    this.sought = null;
     if (node === this.graph.zoomed) return;
     this.back.push(this.graph.zoomed);
     this.graph.zoom(node);
@@ -147,6 +176,7 @@ class Page {
   goBack() {
     const { zoomed, tree } = this.graph;
     if (zoomed !== tree.root) {
+      this.sought = null;
       this.graph.zoom(this.back.pop() || tree.root);
       this.describeZoom();
     } else if (this.selected !== null) {
@@ -214,7 +244,7 @@ class Page {
       isShown = (it) => rows.has(it.row);
     }
     this.isMatch = isMatch;
-    this.table.show(this.sums, this.sumsBefore, this.total, isShown);
+    this.table.show(this.sums, this.sumsBefore, this.total, isShown, this.isTaking);
     this.markSelected();
   }
 
@@ -233,15 +263,22 @@ class Page {
     if (isBottomUp === this.isBottomUp) return;
     this.isBottomUp = isBottomUp;
     this.back = [];
+    this.pressOrder();
+    this.showTree([]);
+  }
+
+  pressOrder() {
+    const { isBottomUp } = this;
+    const { growsUp } = this.graph;
     press(this.parts["bottom-up"], isBottomUp);
     press(this.parts["top-down"], !isBottomUp);
-    this.showTree([]);
+    press(this.parts.flame, growsUp);
+    press(this.parts.icicle, !growsUp);
   }
 
   direct(growsUp) {
     this.graph.growsUp = growsUp;
-    press(this.parts.flame, growsUp);
-    press(this.parts.icicle, !growsUp);
+    this.pressOrder();
     this.graph.zoom(this.graph.zoomed);
     this.describeZoom();
   }
@@ -267,6 +304,7 @@ class Page {
   // What the mouse is over.
   point(event) {
     const { canvas, tip } = this.parts;
+    this.pointed = { clientX: event.clientX, clientY: event.clientY };
     const at = canvas.getBoundingClientRect();
     const box = this.graph.at(event.clientX - at.left, event.clientY - at.top);
     if (box !== this.graph.hovered) {
@@ -280,6 +318,7 @@ class Page {
   }
 
   leave() {
+    this.pointed = null;
     this.parts.tip.hidden = true;
     this.graph.hovered = null;
     this.graph.draw();
@@ -410,7 +449,3 @@ class Page {
     return steps[key];
   }
 }
-
-new Page(new Profile(JSON.parse(document.getElementById("data").textContent)));
-// After the first picture, which waits for the same moment.
-requestAnimationFrame(() => performance.mark("shown"));

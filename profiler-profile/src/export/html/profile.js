@@ -64,6 +64,34 @@ class Profile {
     });
   }
 
+  // What a function is told by from others, in other samples, too.
+  key(it) {
+    return `${this.kinds[it]}\n${this.names[it]}\n${this.modules[it]}`;
+  }
+
+  // The function of a key; undefined if no sample has it.
+  find(key) {
+    this.keys ||= new Map(this.names.map((_, it) => [this.key(it), it]));
+    return this.keys.get(key);
+  }
+
+  // The rows of a process, a thread and a function, which need not have samples here.
+  rowOfProcess({ pid, name, command }) {
+    const at = this.processes.findIndex((it) => it.pid === pid && (pid !== null || it.name === name));
+    return at >= 0 ? at : this.processes.push({ pid, name, command }) - 1;
+  }
+
+  rowOfThread({ tid, name }, process) {
+    const of = this.rowOfProcess(process);
+    const at = this.threads.findIndex((it) => it.process === of && it.tid === tid && it.name === name);
+    return at >= 0 ? at : this.threads.push({ tid, name, process: of }) - 1;
+  }
+
+  rowOfFunction({ name, module, kind }) {
+    const at = this.rows.findIndex((it) => it.name === name && it.module === module && it.kind === kind);
+    return at >= 0 ? at : this.rows.push({ row: this.rows.length, name, module, kind }) - 1;
+  }
+
   // What has changed, if this is a comparison: by how much of what was before, and of the larger of both.
   change(samples, after) {
     const { change } = this.file;

@@ -20,14 +20,15 @@ class FunctionTable {
     }
   }
 
-  show(sums, before, total, isShown) {
+  // Stays where it is if these are later samples of what was shown.
+  show(sums, before, total, isShown, stays) {
     Object.assign(this, { sums, before, total });
     const isFunction = ({ kind }) => kind !== KIND.ALL && kind !== KIND.PROCESS;
     this.all = this.profile.rows.filter((it) => isFunction(it) && sums.total[it.row] > 0 && (!isShown || isShown(it)));
-    this.sort(this.order, this.backwards);
+    this.sort(this.order, this.backwards, stays);
   }
 
-  sort(order, backwards) {
+  sort(order, backwards, stays) {
     Object.assign(this, { order, backwards });
     const { own, total } = this.sums;
     const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.row - b.row);
@@ -43,7 +44,7 @@ class FunctionTable {
       head.dataset.sorted = name === order ? (isUp ? "up" : "down") : "";
     }
     this.sheet.style.height = `${this.all.length * ROW_HEIGHT}px`;
-    this.rows.scrollTop = 0;
+    if (!stays) this.rows.scrollTop = 0;
     this.draw();
   }
 

@@ -1,0 +1,58 @@
+// What is shown, in the part of the address that no server gets.
+
+const LINK = {
+  write(choice, { span, range, by }) {
+    const link = new URLSearchParams();
+    link.set("span", span === "range" ? `${range.first}-${range.end}` : span);
+    if (by !== "cpu") link.set("by", by);
+    if (choice.source) link.set("event", choice.source);
+    if (choice.process && (choice.isProcessChosen || choice.thread)) {
+      const { pid, name } = choice.process;
+      link.set("process", JSON.stringify([pid, name, choice.isProcessChosen]));
+    }
+    if (choice.thread) link.set("thread", JSON.stringify([choice.thread.tid, choice.thread.name]));
+    if (choice.module !== null) link.set("binary", choice.module);
+    if (choice.search) link.set("search", choice.search);
+    if (choice.isBottomUp) link.set("order", "callers");
+    if (!choice.growsUp) link.set("direction", "icicle");
+    if (choice.selected) link.set("function", JSON.stringify([choice.selected.name, choice.selected.module, choice.selected.kind]));
+    if (choice.zoom.length > 0) link.set("zoom", JSON.stringify(choice.zoom));
+    return `#${link}`;
+  },
+
+  // Of what makes no sense, nothing is chosen.
+  read(text) {
+    const link = new URLSearchParams(text.replace(/^#/, ""));
+    const list = (name) => {
+      try {
+        const value = JSON.parse(link.get(name));
+        return Array.isArray(value) ? value : null;
+      } catch {
+        return null;
+      }
+    };
+    const range = /^(\d{1,9})-(\d{1,9})$/.exec(link.get("span") || "");
+    const time = {
+      span: range ? "range" : link.get("span") === "start" ? "start" : "window",
+      range: range && { first: Number(range[1]), end: Number(range[2]) },
+      by: ["process", "thread"].find((it) => it === link.get("by")) || "cpu",
+    };
+    const [process, thread, selected] = [list("process"), list("thread"), list("function")];
+    const number = (it) => (Number.isInteger(it) ? it : null);
+    const choice = Object.assign(Object.create(Choice.prototype), {
+      source: /^[0-3]$/.test(link.get("event")) ? Number(link.get("event")) : null,
+      module: link.get("binary"),
+      process: process && { pid: number(process[0]), name: String(process[1]), command: "" },
+      isProcessChosen: Boolean(process && process[2]),
+      thread: process && thread && { tid: number(thread[0]), name: String(thread[1]) },
+      isBottomUp: link.get("order") === "callers",
+      growsUp: link.get("direction") !== "icicle",
+      search: link.get("search") || "",
+      selected: selected && { name: String(selected[0]), module: String(selected[1]), kind: number(selected[2]) },
+      zoom: (list("zoom") || []).map(String),
+      back: [],
+      cursor: null,
+    });
+    return { time, choice };
+  },
+};

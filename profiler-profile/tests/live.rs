@@ -1,0 +1,328 @@
+//! What a browser shows of a run that goes on, served by the test.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod plausible;
+#[path = "browser/webdriver.rs"]
+mod webdriver;
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use plausible::{Recorder, Stacks, export};
+use profiler_profile::{export::html, source::Rate};
+use profiler_testing::skipped;
+use serde_json::{Value, json};
+
+use crate::webdriver::{Browser, ESCAPE};
+
+/// A condition that does not hold after this time never will.
+const LONG: Duration = Duration::from_secs(60);
+const LEFT: &str = "\u{e012}";
+const SHIFT: &str = "\u{e008}";
+
+fn browser() -> Option<Browser> {
+    Browser::start(1440, 900).map_err(skipped).ok()
+}
+
+/// Samples, as many as are given of each stack of functions of `app`, by pid.
+fn samples(all: &[(usize, u32, &[&str])]) -> String {
+    let mut recorder = Recorder::new(0, "cpu-clock", Rate::Frequency(99));
+    for (count, tgid, frames) in all {
+        let frames: Vec<_> = frames.iter().map(|name| (*name, "/bin/app")).collect();
+        for _ in 0..*count {
+            recorder.add(&Stacks { comm: "app", tgid: *tgid, tid: *tgid, frames: frames.clone() });
+        }
+    }
+    // The page has them in it as the live one asks for them.
+    let page = export("html", &recorder.samples);
+    let (_, data) = page.split_once("id=\"data\">").unwrap();
+    data.split_once("</script>").unwrap().0.to_owned()
+}
+
+/// A run of twenty slices of which the test says what is sampled.
+struct Run {
+    address: String,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    samples: String,
+    end: u64,
+    has_ended: bool,
+    asked: Vec<String>,
+}
+
+impl Run {
+    fn start(samples: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/", listener.local_addr().unwrap());
+        let state = Arc::new(Mutex::new(State { samples, end: 20, ..State::default() }));
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let state = Arc::clone(&shared);
+                thread::spawn(move || answer(&stream, &state));
+            }
+        });
+        Self { address, state }
+    }
+
+    /// From now on these are the samples, and so many slices have passed.
+    fn go_on(&self, samples: String, end: u64) {
+        let mut state = self.state.lock().unwrap();
+        (state.samples, state.end) = (samples, end);
+    }
+
+    fn has_asked(&self, part: &str) -> bool {
+        self.state.lock().unwrap().asked.iter().any(|it| it.contains(part))
+    }
+}
+
+fn answer(mut stream: &TcpStream, state: &Mutex<State>) {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let Some(first) = lines.next() else { return };
+    while lines.next().is_some_and(|line| !line.is_empty()) {}
+    let path = first.split(' ').nth(1).unwrap().to_owned();
+    state.lock().unwrap().asked.push(path.clone());
+    let begin =
+        |kind: &str| format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n");
+    if path.starts_with("/events") {
+        let run =
+            json!({ "window": 20, "slice_ms": 500, "formats": [["folded", "Folded stacks"]] });
+        let head = begin("text/event-stream");
+        let mut told = write!(stream, "{head}\r\nevent: run\ndata: {run}\n\n");
+        while told.is_ok() {
+            let State { end, has_ended, .. } = *state.lock().unwrap();
+            if has_ended {
+                let _ = write!(stream, "event: end\ndata: {{}}\n\n");
+                return;
+            }
+            let tick = json!({
+                "first": 0, "end": end, "is_behind": false, "is_short": false, "lost": [["ring full", 3]],
+                "cpu": 0.012, "memory_bytes": 45 << 20,
+            });
+            told = write!(stream, "event: tick\ndata: {tick}\n\n");
+            thread::sleep(Duration::from_millis(50));
+        }
+        return;
+    }
+    let State { end, samples, .. } = &*state.lock().unwrap();
+    let (kind, body) = if path.starts_with("/data") {
+        let (first, last) = if path.contains("first=") { (5, 8) } else { (0, *end) };
+        ("application/json", format!("{{\"first\":{first},\"end\":{last},\"profile\":{samples}}}"))
+    } else if path.starts_with("/strips") {
+        let strips = json!([[7, 7, "app", [0, 5, 6], [3, 9, 9]], [8, 8, "<b>app", [7], [9]]]);
+        let first = end.saturating_sub(20);
+        let strips = json!({ "first": first, "end": end, "since": 0, "strips": strips });
+        ("application/json", strips.to_string())
+    } else {
+        ("text/html; charset=utf-8", html::live_page())
+    };
+    let _ = write!(stream, "{}Content-Length: {}\r\n\r\n{body}", begin(kind), body.len());
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The names in the table, with the samples that ended there.
+fn table(browser: &Browser) -> Vec<String> {
+    let rows = browser.run(
+        "return [...document.querySelectorAll('#sheet .row')].map((row) =>
+           `${row.children[2].querySelector('b').textContent} ${row.children[0].querySelector('small').textContent}`)",
+    );
+    rows.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
+}
+
+fn hash(browser: &Browser) -> String {
+    browser.run("return decodeURIComponent(location.hash)").as_str().unwrap().to_owned()
+}
+
+fn first() -> String {
+    samples(&[(60, 7, &["main", "work", "hot"]), (30, 8, &["main", "idle"])])
+}
+
+fn later() -> String {
+    samples(&[(20, 7, &["main", "work", "hot"]), (40, 7, &["main", "work", "new"])])
+}
+
+#[test]
+fn what_is_chosen_stays_while_samples_come() {
+    let Some(browser) = browser() else { return };
+    let run = Run::start(first());
+    browser.visit(&run.address);
+    wait_until("samples are shown", || {
+        table(&browser) == ["hot 60", "idle 30", "main 0", "work 0"]
+    });
+    assert_eq!(
+        browser.text("#ledger"),
+        "3 lost so far (ring full 3)·1.2% of a CPU for the profiler·45 MB"
+    );
+    // Zoomed, searched, selected, filtered and in another order.
+    browser.click("#process option:nth-child(2)");
+    browser.run("document.activeElement.blur()");
+    browser.keys("/");
+    browser.type_into("#search", "hot|new|work");
+    browser.click("#sheet .row:nth-child(2)");
+    browser.click("#icicle");
+    assert_eq!(browser.text("#sheet [aria-selected=true] .name b"), "work");
+    run.go_on(later(), 21);
+    wait_until("new samples are shown", || table(&browser).contains(&"new 40".to_owned()));
+    assert_eq!(table(&browser), ["new 40", "hot 20", "work 0"]);
+    assert_eq!(browser.text("#sheet [aria-selected=true] .name b"), "work");
+    assert_eq!(browser.text("#process option:checked"), "app (7)   100.0%");
+    // What has no samples any more is still what was chosen.
+    run.go_on(samples(&[(30, 8, &["main", "idle"])]), 22);
+    wait_until("nothing is left of it", || table(&browser).is_empty());
+    assert_eq!(browser.text("#process option:checked"), "app (7)   0.0%");
+    run.go_on(later(), 23);
+    wait_until("it is there again", || table(&browser) == ["new 40", "hot 20", "work 0"]);
+    assert_eq!(browser.text("#sheet [aria-selected=true] .name b"), "work");
+
+    // What is downloaded is what is shown.
+    browser.run("document.activeElement.blur()");
+    browser.keys("d");
+    let link = "const link = document.querySelector('#formats a');
+        return [link.getAttribute('href'), link.textContent]";
+    assert_eq!(browser.run(link), json!(["download/folded?first=0&end=23&pid=7", "folded"]));
+    browser.keys(ESCAPE);
+
+    // A link holds it.
+    wait_until("the link says so", || hash(&browser).contains("hot|new|work"));
+    let link = browser.run("return location.href");
+    let other = Browser::start(1000, 700).unwrap();
+    other.visit(link.as_str().unwrap());
+    wait_until("the link shows the same", || table(&other) == ["new 40", "hot 20", "work 0"]);
+    assert_eq!(other.text("#sheet [aria-selected=true] .name b"), "work");
+    assert_eq!(other.text("#process option:checked"), "app (7)   100.0%");
+    assert_eq!(
+        other.run("return document.getElementById('icicle').getAttribute('aria-pressed')"),
+        "true"
+    );
+    for browser in [&browser, &other] {
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_range_is_dragged_or_marked_by_keys() {
+    let Some(browser) = browser() else { return };
+    let run = Run::start(first());
+    browser.visit(&run.address);
+    wait_until("samples are shown", || table(&browser).len() == 4);
+    wait_until("strips are asked for", || run.has_asked("/strips?by=cpu"));
+    browser.click("#by option:nth-child(2)");
+    wait_until("by process", || run.has_asked("/strips?by=process"));
+    let at = browser.run(
+        "const at = document.getElementById('strips-canvas').getBoundingClientRect();
+         return [at.left, at.top, at.width]",
+    );
+    let [left, top, width] = [0, 1, 2].map(|it| at[it].as_f64().unwrap());
+    // Twenty slices beside the names.
+    let slice = |it: f64| left + 170.0 + it * (width - 170.0) / 20.0;
+    browser.drag((slice(5.5), top + 25.0), (slice(7.5), top + 25.0));
+    wait_until("the range is asked for", || run.has_asked("/data?first=5&end=8"));
+    wait_until("it is shown", || browser.text("#state").starts_with("Range · 1.5 s"));
+    wait_until("the link says so", || hash(&browser).starts_with("#span=5-8"));
+    // A click on a strip filters by its process.
+    browser.mouse(slice(2.0), top + 18.0 + 9.0, true);
+    assert_eq!(table(&browser), ["hot 60", "main 0", "work 0"]);
+    assert!(browser.text("#process option:checked").starts_with("app (7)"));
+    browser.mouse(slice(2.0), top + 18.0 + 9.0, true);
+    assert_eq!(table(&browser).len(), 4);
+
+    browser.keys("w");
+    wait_until("it follows again", || browser.text("#state").starts_with("Live"));
+    // The last two slices.
+    browser.run("document.activeElement.blur()");
+    browser.keys("g");
+    let shift = |key: &str| browser.chord(SHIFT, key);
+    shift(LEFT);
+    assert!(
+        browser.text("#strip-cursor").contains("from 1.0 s ago to 0.0 s ago"),
+        "{}",
+        browser.text("#strip-cursor")
+    );
+    browser.keys("\u{e007}");
+    wait_until("the range is asked for", || run.has_asked("/data?first=18&end=20"));
+    browser.keys(" ");
+    assert_eq!(browser.text("#pause"), "Go on");
+    run.go_on(later(), 30);
+    browser.keys(" ");
+    browser.keys("w");
+    wait_until("it goes on", || table(&browser).contains(&"new 40".to_owned()));
+    run.state.lock().unwrap().has_ended = true;
+    wait_until("the end is told", || browser.text("#state").starts_with("The run has ended"));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_that_is_left_open_does_not_grow() {
+    let Some(browser) = browser() else { return };
+    let run = Run::start(first());
+    browser.visit(&run.address);
+    let asked = || {
+        let state = run.state.lock().unwrap();
+        state.asked.iter().filter(|it| it.starts_with("/data")).count()
+    };
+    // Names come and go, as they do on a machine.
+    let follow = |times: usize| {
+        let mut seen = asked();
+        let all = seen + times;
+        while seen < all {
+            let name = format!("function_{seen}_{}", "x".repeat(10_000));
+            run.go_on(samples(&[(9, 7, &["main", &name])]), 20 + seen as u64);
+            wait_until("it asks again", || asked() > seen);
+            seen = asked();
+        }
+        browser.heap_bytes()
+    };
+    let before = follow(20);
+    let after = follow(80);
+    assert!(after < before + (256 << 10), "{before} bytes grew to {after}");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn no_name_is_markup_in_a_live_page_either() {
+    let Some(browser) = browser() else { return };
+    let names = [
+        "</script><script>window.bad = 1</script>",
+        "<img src=x onerror='window.bad = 1'>",
+        "a&amp;\"b\";c",
+    ];
+    let run = Run::start(samples(&[(1, 7, &names)]));
+    let link = "#span=window&search=%3Cimg%20src%3Dx%20onerror%3D%22window.bad%3D1%22%3E&zoom=[1,{\"a\":2}]&thread={}&process=[7,\"<b>\",true]";
+    browser.visit(&format!("{}{link}", run.address));
+    wait_until("samples are shown", || browser.text("#about").starts_with("1 samples"));
+    browser.run("document.getElementById('search').value = ''; document.getElementById('search').dispatchEvent(new Event('input'))");
+    let mut shown = table(&browser);
+    shown.sort_unstable();
+    let mut expected: Vec<String> =
+        names.iter().enumerate().map(|(at, it)| format!("{it} {}", u8::from(at == 2))).collect();
+    expected.sort_unstable();
+    assert_eq!(shown, expected);
+    let found = "return [String(window.bad), document.querySelectorAll('script').length, document.querySelectorAll('img, b b').length]";
+    assert_eq!(browser.run(found), json!(["undefined", 2, 0]));
+    // Its policy lets nothing else in.
+    let injected = browser.wait_for(
+        "const script = document.createElement('script'); script.textContent = 'window.bad = 2'; document.body.append(script);
+         fetch('http://127.0.0.1:1/').then(() => done('sent'), () => done(String(window.bad)));",
+    );
+    assert_eq!(injected, Value::from("undefined"));
+    let complaints = browser.complaints();
+    assert!(
+        complaints.len() >= 2 && complaints.iter().all(|it| it.contains("Content Security Policy")),
+        "{complaints:?}"
+    );
+}
