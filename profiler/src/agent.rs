@@ -35,7 +35,10 @@ use crate::{
     bpf::{counters::CounterMap, load::Program},
     config::Config,
     error::{Error, Result},
-    hardening::capabilities::{self, USER_PROBES},
+    hardening::{
+        Connections,
+        capabilities::{self, USER_PROBES},
+    },
     kernel,
     launch::Launch,
     output::{Blocked, Sink},
@@ -49,6 +52,7 @@ use crate::{
     queue::{self, Sender},
     realtime::{Priority, Role},
     ring::SampleRing,
+    serve,
     shutdown::{self, Reports, Requests, Signals},
     stderr,
     top::{self, Screen},
@@ -72,13 +76,14 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
 ///
 /// A command that was [launched](Launch) is executed when the events are enabled. A [screen](top) has the terminal from
-/// then on until the run ends, which the user may tell it to.
+/// then on until the run ends, which the user may tell it to. A [page](serve) is served as long.
 pub async fn run(
     config: &Config,
     Requests { mut signals, mut reports }: Requests,
     mut sinks: Vec<Sink>,
     launch: Option<&mut Launch>,
     screen: Option<top::Prepared>,
+    page: Option<serve::Prepared>,
 ) -> Result<(Ledger, Result<()>)> {
     settle_limits(config)?;
     let watched = Watched::open(&config.process.pids, &config.process.tids)?;
@@ -98,10 +103,14 @@ pub async fn run(
     }
     sources.attach(slots, config.perf.dither)?;
     // All is loaded, and nothing of others has been read.
-    filter_system_calls();
+    filter_system_calls(match page {
+        Some(_) => Connections::Accepted,
+        None => Connections::Refused,
+    });
 
     // From here on an error gives the terminal back.
     let mut screen = screen.map(|it| it.start(sources.describe())).transpose()?;
+    let page = page.map(|it| it.start(sources.describe())).transpose()?;
 
     sinks.iter_mut().try_for_each(Sink::begin)?;
     let blocked: Vec<Blocked> = sinks.iter().map(Sink::blocked).collect();
@@ -161,7 +170,7 @@ pub async fn run(
         sampling.run(&mut signals, &mut reports, &mut worker, &mut screen).await?;
     let (kernel, sender, failed) = sampling.end(started);
     stderr::clear_status();
-    drop(screen);
+    drop((screen, page));
     drop(ebpf);
 
     let kernel = Arc::new(kernel);

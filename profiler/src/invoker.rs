@@ -48,6 +48,11 @@ impl Invoker {
         Self { uid: NOBODY, gid: NOBODY, groups: vec![NOBODY] }
     }
 
+    /// Their number.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Whether it is that.
     pub(crate) fn is_nobody(&self) -> bool {
         self.uid == NOBODY

@@ -47,6 +47,7 @@ pub mod realtime;
 mod regular_file;
 pub mod ring;
 pub mod sample;
+pub mod serve;
 pub mod shutdown;
 mod sigbus;
 pub mod source;

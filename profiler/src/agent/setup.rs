@@ -6,7 +6,7 @@ use crate::{
     bpf::{config::Tables, unwind::UnwindMaps},
     config::Config,
     error::{Error, Result},
-    hardening::{self, Threads, capabilities},
+    hardening::{self, Connections, Threads, capabilities},
     kernel,
     parser::Bars,
     realtime, sigbus, stderr,
@@ -41,8 +41,8 @@ pub(super) fn settle_limits(config: &Config) -> Result<()> {
 }
 
 /// Filters those of all threads, or says why not.
-pub(super) fn filter_system_calls() {
-    if let Err(error) = hardening::filter_system_calls(Threads::All) {
+pub(super) fn filter_system_calls(connections: Connections) {
+    if let Err(error) = hardening::filter_system_calls(Threads::All, connections) {
         let what = "system calls are not filtered";
         stderr::notice(&format!("{what}: {error}; that needs a kernel with CONFIG_SECCOMP_FILTER"));
     }

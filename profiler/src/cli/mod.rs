@@ -7,6 +7,7 @@ mod list;
 mod record;
 mod report;
 mod sampling;
+mod serve;
 mod stat;
 mod stream;
 mod top;
@@ -29,6 +30,7 @@ pub use self::{
     record::RecordArgs,
     report::{By, FilterArgs, ReportArgs},
     sampling::{CallGraph, Root, SamplingArgs, Strict},
+    serve::ServeArgs,
     stat::StatArgs,
     stream::StreamArgs,
     top::TopArgs,
@@ -111,6 +113,12 @@ pub enum Command {
     /// keys.
     #[command(help_template = TEMPLATE, before_help = top::EXAMPLES)]
     Top(Box<TopArgs>),
+    /// Show what is hot now, in a browser.
+    ///
+    /// The page of `record -o profile.html`, which follows the run: the last seconds, all since the start, or a range of
+    /// the timeline. The address is printed, and holds a token.
+    #[command(help_template = TEMPLATE, before_help = serve::EXAMPLES)]
+    Serve(Box<ServeArgs>),
     /// Print what a recorded profile shows, as a table or a tree.
     ///
     /// The hottest functions, or a tree of calls.
@@ -252,6 +260,7 @@ mod tests {
         let expected = [
             "record",
             "top",
+            "serve",
             "report",
             "convert",
             "diff",

@@ -119,7 +119,9 @@ pub struct SamplingArgs {
     /// another.
     #[arg(long, help_heading = FILTERS, hide_short_help = true)]
     pub per_cgroup: bool,
-    /// Keep only samples that hit kernel code, with their kernel stacks.
+    /// Keep only samples that hit kernel code.
+    ///
+    /// They have kernel stacks only.
     #[arg(long, help_heading = FILTERS)]
     pub kernel_only: bool,
     /// Include samples of the idle task (pid 0).

@@ -41,11 +41,12 @@ mod tests {
     #[test]
     fn shells_list_processes_wherever_they_are_named() {
         // By the short option and the long one.
-        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 8);
+        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 10);
         let fish = script(Shell::Fish);
         for condition in [
             "__fish_profiler_needs_command",
             "__fish_profiler_using_subcommand record",
+            "__fish_profiler_using_subcommand serve",
             "__fish_profiler_using_subcommand stat",
             "__fish_profiler_using_subcommand top",
         ] {

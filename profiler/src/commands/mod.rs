@@ -12,6 +12,7 @@ mod record;
 mod recorded;
 mod replacement;
 mod report;
+mod serve;
 mod session;
 mod stat;
 mod stream;
@@ -47,6 +48,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::List(args)) => Ok(list::run(&args)),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         Some(Command::Top(args)) => top::run(&args, cli.verbose).map(|()| ExitCode::SUCCESS),
+        Some(Command::Serve(args)) => serve::run(&args, cli.verbose).map(|()| ExitCode::SUCCESS),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     launch::Launch,
     limits,
     output::{Sink, config::Report},
+    serve,
     shutdown::Requests,
     stderr, top,
 };
@@ -21,6 +22,8 @@ pub(super) struct Session {
     pub(super) config: Config,
     /// Who has the terminal while it goes on.
     pub(super) screen: Option<top::Prepared>,
+    /// What is served while it goes on.
+    pub(super) page: Option<serve::Prepared>,
     runtime: Runtime,
     requests: Requests,
     strict: Option<Strict>,
@@ -42,7 +45,7 @@ impl Session {
             let _context = runtime.enter();
             Requests::listen()?
         };
-        Ok(Self { config, screen: None, runtime, requests, strict, verbose })
+        Ok(Self { config, screen: None, page: None, runtime, requests, strict, verbose })
     }
 
     /// Samples until the run ends; `finish` is what is to be done before the ledger is printed, if outputs are whole,
@@ -53,8 +56,8 @@ impl Session {
         mut launch: Option<&mut Launch>,
         finish: impl FnOnce(&Ledger, Option<&Launch>) -> Result<()>,
     ) -> Result<()> {
-        let Self { config, screen, runtime, requests, strict, verbose } = self;
-        let run = agent::run(&config, requests, sinks, launch.as_deref_mut(), screen);
+        let Self { config, screen, page, runtime, requests, strict, verbose } = self;
+        let run = agent::run(&config, requests, sinks, launch.as_deref_mut(), screen, page);
         let (ledger, result) = runtime.block_on(run)?;
         let result = result
             .and_then(|()| finish(&ledger, launch.as_deref()))

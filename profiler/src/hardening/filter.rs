@@ -25,6 +25,25 @@ pub(crate) enum Threads {
     All,
 }
 
+/// Who may connect to the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connections {
+    /// Nobody.
+    Refused,
+    /// Whoever reaches a socket that listens already.
+    Accepted,
+}
+
+impl Connections {
+    /// What is refused. Nobody begins to listen in either case.
+    fn refused(self) -> &'static [c_long] {
+        match self {
+            Self::Refused => &[libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4],
+            Self::Accepted => &[libc::SYS_listen],
+        }
+    }
+}
+
 /// These end the process.
 const FATAL: &[c_long] = &[
     // Into other processes, which CAP_SYS_PTRACE would allow.
@@ -137,8 +156,8 @@ const X32_CALLS: u32 = 0x4000_0000;
 
 /// Filters system calls from here on; what is started later inherits that. Sets no_new_privs. Every program has to be
 /// loaded by now. Needs CONFIG_SECCOMP_FILTER.
-pub(crate) fn apply(threads: Threads) -> Result<(), seccompiler::Error> {
-    for filter in filters()? {
+pub(crate) fn apply(threads: Threads, connections: Connections) -> Result<(), seccompiler::Error> {
+    for filter in filters(connections)? {
         match threads {
             Threads::This => apply_filter(&filter)?,
             Threads::All => apply_filter_all_threads(&filter)?,
@@ -148,11 +167,12 @@ pub(crate) fn apply(threads: Threads) -> Result<(), seccompiler::Error> {
 }
 
 /// One for each outcome. The kernel takes the sternest.
-fn filters() -> Result<[BpfProgram; 3], BackendError> {
+fn filters(connections: Connections) -> Result<[BpfProgram; 3], BackendError> {
     let whole = |calls: &[c_long]| calls.iter().map(|call| (*call, Vec::new())).collect();
     let fatal: BTreeMap<c_long, Vec<SeccompRule>> = whole(FATAL);
     let mut refused: BTreeMap<c_long, Vec<SeccompRule>> = whole(REFUSED);
     refused.extend(whole(REFUSED_HERE));
+    refused.extend(whole(connections.refused()));
     refused.extend([
         (libc::SYS_execveat, only_held_programs()?),
         (libc::SYS_bpf, no_programs()?),
@@ -229,9 +249,16 @@ mod tests {
 
     /// What a system call gives in a thread that has the filter.
     fn filtered(call: impl FnOnce() -> c_long + Send) -> Result<c_long, Option<i32>> {
+        filtered_but(Connections::Refused, call)
+    }
+
+    fn filtered_but(
+        connections: Connections,
+        call: impl FnOnce() -> c_long + Send,
+    ) -> Result<c_long, Option<i32>> {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                apply(Threads::This).unwrap();
+                apply(Threads::This, connections).unwrap();
                 match call() {
                     -1 => Err(io::Error::last_os_error().raw_os_error()),
                     done => Ok(done),
@@ -243,7 +270,7 @@ mod tests {
 
     /// How a child ends that makes a system call under the filter.
     fn status(call: impl FnOnce()) -> i32 {
-        let filters = filters().unwrap();
+        let filters = filters(Connections::Refused).unwrap();
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -292,6 +319,21 @@ mod tests {
             assert_eq!(clone(), -1);
             assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
             assert_eq!(filtered(clone), Err(Some(libc::EPERM)));
+        }
+    }
+
+    #[test]
+    fn connections_are_accepted_by_what_listens_already_only() {
+        let nothing = 0_usize;
+        for (call, serving) in [
+            (libc::SYS_listen, libc::EPERM),
+            (libc::SYS_accept4, libc::EBADF),
+            (libc::SYS_accept, libc::EBADF),
+        ] {
+            // SAFETY: there is no such descriptor, and nothing is written to.
+            let call = || unsafe { libc::syscall(call, -1, nothing, nothing, 0) };
+            assert_eq!(filtered(call), Err(Some(libc::EPERM)));
+            assert_eq!(filtered_but(Connections::Accepted, call), Err(Some(serving)));
         }
     }
 

@@ -12,7 +12,7 @@ use std::thread;
 
 use rustix::thread::{CapabilitySet, SecureComputingMode, no_new_privs, secure_computing_mode};
 
-pub(crate) use filter::{Threads, apply as filter_system_calls};
+pub(crate) use filter::{Connections, Threads, apply as filter_system_calls};
 
 use crate::error::{Error, Result};
 
@@ -33,7 +33,7 @@ pub(crate) fn probe() -> Result<Hardening> {
     let probe = || {
         capabilities::drop_unneeded(true, CapabilitySet::empty())?;
         // Why it was refused is of no interest here: what holds is asked for.
-        let _ = filter_system_calls(Threads::This);
+        let _ = filter_system_calls(Threads::This, Connections::Refused);
         Ok(Hardening {
             capabilities: capabilities::names(capabilities::effective()),
             no_new_privs: no_new_privs().unwrap_or(false),

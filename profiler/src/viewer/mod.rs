@@ -6,8 +6,9 @@
 
 mod browser;
 mod login;
-mod peer;
+pub(crate) mod peer;
 mod request;
+pub(crate) mod secret;
 mod server;
 
 use std::{
@@ -30,8 +31,9 @@ use crate::{
     stderr,
 };
 
-/// The argument that makes our program the one that serves.
+/// The arguments that make our program the one that serves, and one that opens an address.
 const ARGUMENT: &str = "--serve-when-told";
+const OPEN_ARGUMENT: &str = "--open-address";
 /// A page larger than this no browser shows.
 const PAGE_BYTES: u64 = 1 << 30;
 /// How much of what the process says is read.
@@ -104,17 +106,55 @@ impl Viewer {
     }
 }
 
-/// If this program was started to serve a page, waits for that, and does. Otherwise does nothing.
+/// Where an address is that this program serves itself, for the user.
+pub(crate) fn told(address: &str, port: u16, user: Option<&Invoker>) -> String {
+    let is_nobody = user.is_none() && geteuid().is_root();
+    let machine = rustix::system::uname();
+    let machine = machine.nodename().to_string_lossy();
+    Screen::find(is_nobody, &machine, login::variable).tell(address, port)
+}
+
+/// Opens an address in the browser of this user, or of who we are, if they sit at this machine. As root nobody's. What
+/// does it is our own program, executed again, and does not wait for the browser.
+pub(crate) fn open_address(address: &str, user: Option<&Invoker>) -> Result<()> {
+    let failed = |error: io::Error| Error::system("cannot start a process", error);
+    let nobody = geteuid().is_root().then(Invoker::nobody);
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(OPEN_ARGUMENT).arg(Invoker::argument_of(user.or(nobody.as_ref()))).arg(address);
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
+    command.status().map(drop).map_err(failed)
+}
+
+/// If this program was started to serve a page, waits for that, and does; if to open an address, opens it. Otherwise
+/// does nothing.
 pub fn run_if_requested() {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_none_or(|it| it != ARGUMENT) {
+    let first = arguments.next().unwrap_or_default();
+    let user = arguments.next().unwrap_or_default();
+    let done = if first == ARGUMENT {
+        serve(&user)
+    } else if first == OPEN_ARGUMENT {
+        open(&user, &arguments.next().unwrap_or_default().to_string_lossy())
+    } else {
         return;
-    }
-    let served = serve(&arguments.next().unwrap_or_default());
-    if let Err(error) = &served {
+    };
+    if let Err(error) = &done {
         stderr::say(&error.to_string());
     }
-    exit(i32::from(served.is_err()));
+    exit(i32::from(done.is_err()));
+}
+
+/// Becomes the user, and opens an address if they sit here.
+fn open(user: &OsStr, address: &str) -> Result<()> {
+    let failed = |what: &'static str| move |error: io::Error| Error::system(what, error);
+    let user = Invoker::become_named(user).map_err(failed("cannot become another user"))?;
+    capabilities::give_up().map_err(|error| failed("cannot drop capabilities")(error.into()))?;
+    let is_nobody = user.as_ref().is_some_and(Invoker::is_nobody);
+    if Screen::find(is_nobody, "", login::variable) == Screen::Here {
+        browser::open(address, user.as_ref())
+            .map_err(failed("no browser was started: xdg-open"))?;
+    }
+    Ok(())
 }
 
 /// Serves the page that comes on standard input, until that is closed.

@@ -11,7 +11,7 @@ const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 const LOOPBACK: &str = "0100007F";
 
 /// The user whose socket is bound to `port` and connected to our `own` port; `None` if there is none.
-pub(super) fn uid(port: u16, own: u16) -> Option<u32> {
+pub(crate) fn uid(port: u16, own: u16) -> Option<u32> {
     TABLES.iter().find_map(|table| uid_in(&fs::read_to_string(table).ok()?, port, own))
 }
 

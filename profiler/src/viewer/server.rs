@@ -4,7 +4,6 @@
 //! a secret, and a request has to name this machine as its host, so that no name of another site can lead here.
 
 use std::{
-    fs::File,
     io::{self, Read as _, Write as _},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     sync::{
@@ -15,7 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{peer, request::Request};
+use super::{
+    peer,
+    request::Request,
+    secret::{self, is_equal},
+};
 
 /// How much of a request is read, and within what time.
 const HEAD_BYTES: usize = 8 << 10;
@@ -26,8 +29,6 @@ const WRITE_WITHIN: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 16;
 /// After a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Of a path.
-const SECRET_BYTES: usize = 16;
 
 /// What holds beside the policy of the page itself: no other page may show it in a frame, and nobody keeps it or learns
 /// its address.
@@ -196,15 +197,7 @@ impl Site {
 
 /// A path that nobody can guess.
 fn secret_path() -> io::Result<String> {
-    let mut secret = [0; SECRET_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut secret)?;
-    Ok(format!("/{:032x}", u128::from_ne_bytes(secret)))
-}
-
-/// Whether both are the same, without telling by the time it takes how much of them is.
-fn is_equal(a: &str, b: &str) -> bool {
-    let differ = |all, (a, b): (u8, u8)| all | (a ^ b);
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, differ) == 0
+    secret::new().map(|it| format!("/{it}"))
 }
 
 /// The head of a request, with the empty line behind it; `None` if it is too long.
@@ -256,7 +249,7 @@ mod tests {
         let server = Server::bind(b"page".to_vec(), Some(7)).unwrap();
         let (site, port) = (&server.site, server.port());
         let path = &site.path;
-        assert_eq!(path.len(), 1 + 2 * SECRET_BYTES);
+        assert_eq!(path.len(), 1 + secret::DIGITS);
         assert_ne!(Server::bind(Vec::new(), None).unwrap().site.path, *path, "it is a secret");
         let answer = |method: &str, path: &str, host: &str| {
             let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");

@@ -59,6 +59,7 @@ mod our_code {
     pub(crate) mod rates;
     pub(crate) mod record;
     pub(crate) mod same_build_id;
+    pub(crate) mod serve;
     pub(crate) mod stacks;
     pub(crate) mod stat;
     pub(crate) mod stuck;

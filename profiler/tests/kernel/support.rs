@@ -211,6 +211,12 @@ impl Run {
         self.noticed.lock().unwrap().contains(part)
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_alive(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        stat.is_ok_and(|it| it.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z")))
+    }
+
     /// What standard error has said so far.
     pub(crate) fn said(&self) -> String {
         self.noticed.lock().unwrap().clone()

@@ -1,0 +1,252 @@
+//! What is answered to a request.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Mutex},
+};
+
+use http_body_util::{
+    Either, Full,
+    channel::{Channel, Sender},
+};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{
+        ALLOW, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+        HeaderName, HeaderValue, REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
+    },
+};
+use profiler_profile::{
+    export::{
+        format::{FORMATS, Format},
+        html,
+    },
+    live::{Live, SLICE},
+    source::Source,
+};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{
+    access::{Access, Verdict},
+    asked::{Asked, Time},
+    making,
+};
+
+const HTML: &str = "text/html; charset=utf-8";
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+const EVENTS: &str = "text/event-stream";
+const FILE: &str = "application/octet-stream";
+/// How many answers of the same second are kept, for pages that show the same.
+const KEPT: usize = 4;
+
+pub(super) type Body = Either<Full<Bytes>, Channel<Bytes>>;
+
+/// What is served.
+pub(super) struct Site {
+    pub(super) live: Arc<Live>,
+    sources: Vec<Arc<Source>>,
+    access: Access,
+    /// How many slices the page shows at first.
+    window: u64,
+    ticks: watch::Receiver<String>,
+    page: Bytes,
+    policy: String,
+    /// Of which second these are, and what was asked for.
+    made: Mutex<(u64, HashMap<Time, Bytes>)>,
+}
+
+/// What a body is, and the body.
+type Answer = (&'static str, Bytes);
+
+impl Site {
+    pub(super) fn new(
+        live: Arc<Live>,
+        sources: Vec<Arc<Source>>,
+        access: Access,
+        window: u64,
+        ticks: watch::Receiver<String>,
+    ) -> Self {
+        Self {
+            live,
+            sources,
+            access,
+            window,
+            ticks,
+            page: html::live_page().into(),
+            policy: html::live_policy(),
+            made: Mutex::default(),
+        }
+    }
+
+    /// The answer to a request, with what holds for each answer.
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        ended: watch::Receiver<bool>,
+    ) -> Response<Body> {
+        let mut response = match self.access.judge(request.uri(), request.headers()) {
+            Verdict::Refused(status) => refusal(status),
+            Verdict::Granted(_) if request.method() != Method::GET => {
+                let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED);
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+                response
+            }
+            Verdict::Granted(cookie) => {
+                let mut response = Self::find(&self, &request, ended).await;
+                if let Some(Ok(cookie)) = cookie.map(HeaderValue::try_from) {
+                    response.headers_mut().insert(SET_COOKIE, cookie);
+                }
+                response
+            }
+        };
+        self.seal(&mut response);
+        response
+    }
+
+    /// What is asked for.
+    async fn find(
+        site: &Arc<Self>,
+        request: &Request<Incoming>,
+        ended: watch::Receiver<bool>,
+    ) -> Response<Body> {
+        let path = request.uri().path();
+        let query = request.uri().query().unwrap_or_default();
+        match path {
+            "/" => return of(StatusCode::OK, HTML, site.page.clone()),
+            "/events" => return site.events(ended),
+            _ => {}
+        }
+        let format = path.strip_prefix("/download/").and_then(Format::find);
+        let format = format.filter(|it| making::is_offered(it));
+        if format.is_none() && !matches!(path, "/data" | "/strips") {
+            return refusal(StatusCode::NOT_FOUND);
+        }
+        let Some(asked) = Asked::parse(query) else { return refusal(StatusCode::BAD_REQUEST) };
+        let (maker, is_data) = (Arc::clone(site), path == "/data");
+        let make = move || match format {
+            Some(format) => maker.file(&asked, format),
+            None if is_data => maker.data(&asked),
+            None => making::strips(&maker.live, &asked).map(|it| (JSON, it.into())),
+        };
+        // On another thread: what is short is answered meanwhile.
+        match tokio::task::spawn_blocking(make).await {
+            Ok(Ok((kind, body))) => {
+                let mut response = of(StatusCode::OK, kind, body);
+                if let Some(format) = format {
+                    response.headers_mut().insert(CONTENT_DISPOSITION, name_of(format));
+                }
+                response
+            }
+            _ => refusal(StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+
+    fn file(&self, asked: &Asked, format: &'static Format) -> io::Result<Answer> {
+        let bytes = making::file(&self.live, &self.sources, asked, self.window, format)?;
+        Ok((FILE, bytes.into()))
+    }
+
+    /// The samples, which pages of the same second share.
+    fn data(&self, asked: &Asked) -> io::Result<Answer> {
+        // What is filtered here is for files; the page does that by itself.
+        let asked = Asked { source: None, process: None, thread: None, ..*asked };
+        let now = self.live.kept(crate::kernel::monotonic_ns()).end;
+        if let Ok(made) = self.made.lock()
+            && made.0 == now
+            && let Some(bytes) = made.1.get(&asked.time)
+        {
+            return Ok((JSON, bytes.clone()));
+        }
+        let bytes: Bytes = making::data(&self.live, &self.sources, &asked, self.window)?.into();
+        if let Ok(mut made) = self.made.lock() {
+            if made.0 != now || made.1.len() >= KEPT {
+                *made = (now, HashMap::new());
+            }
+            made.1.insert(asked.time, bytes.clone());
+        }
+        Ok((JSON, bytes))
+    }
+
+    /// A stream of events: what holds for the run, and then what is new, until the run ends or the page goes.
+    fn events(&self, ended: watch::Receiver<bool>) -> Response<Body> {
+        let (sender, body) = Channel::new(1);
+        let formats = FORMATS.iter().filter(|it| making::is_offered(it));
+        let formats: Vec<(&str, &str)> = formats.map(|it| (it.name, it.help)).collect();
+        let run = json!({
+            "window": self.window, "slice_ms": SLICE.as_secs_f64() * 1000.0, "formats": formats,
+        });
+        tokio::spawn(tell(sender, run.to_string(), self.ticks.clone(), ended));
+        let mut response = Response::new(Either::Right(body));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
+        response
+    }
+
+    /// No other page may show it or have parts of it, nobody keeps it, and nobody learns its address.
+    fn seal(&self, response: &mut Response<Body>) {
+        let fixed = |value| HeaderValue::from_static(value);
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, fixed("no-store"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, fixed("nosniff"));
+        headers.insert(REFERRER_POLICY, fixed("no-referrer"));
+        for name in ["cross-origin-resource-policy", "cross-origin-opener-policy"] {
+            headers.insert(HeaderName::from_static(name), fixed("same-origin"));
+        }
+        if let Ok(policy) = HeaderValue::from_str(&self.policy) {
+            headers.insert(CONTENT_SECURITY_POLICY, policy);
+        }
+    }
+}
+
+/// Tells a page how the run goes on. One that does not listen is told later what is true then.
+async fn tell(
+    mut to: Sender<Bytes>,
+    run: String,
+    mut ticks: watch::Receiver<String>,
+    mut ended: watch::Receiver<bool>,
+) {
+    let event = |name: &str, data: &str| Bytes::from(format!("event: {name}\ndata: {data}\n\n"));
+    if to.send_data(event("run", &run)).await.is_err() {
+        return;
+    }
+    ticks.mark_changed();
+    loop {
+        tokio::select! {
+            biased;
+            _ = ended.changed() => {
+                let _ = to.send_data(event("end", "{}")).await;
+                return;
+            }
+            changed = ticks.changed() => if changed.is_err() {
+                return;
+            },
+        }
+        let tick = ticks.borrow_and_update().clone();
+        if !tick.is_empty() && to.send_data(event("tick", &tick)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A status, and no more than its name.
+fn refusal(status: StatusCode) -> Response<Body> {
+    let reason = status.canonical_reason().unwrap_or_default().to_lowercase();
+    of(status, TEXT, format!("{reason}\n").into())
+}
+
+fn of(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::new(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// What a browser calls the file.
+fn name_of(format: &Format) -> HeaderValue {
+    let extension = format.extensions.first().unwrap_or(&"txt");
+    let name = HeaderValue::from_str(&format!("attachment; filename=\"profile.{extension}\""));
+    name.unwrap_or_else(|_| HeaderValue::from_static("attachment"))
+}

@@ -1,0 +1,124 @@
+//! What a page asks for, by the query of an address.
+
+use profiler_profile::live::{By, Range};
+
+/// Which time of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum Time {
+    /// The last seconds.
+    #[default]
+    Window,
+    /// All since the start.
+    Start,
+    /// These slices.
+    Range(Range),
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) time: Time,
+    /// Samples of this source only.
+    pub(super) source: Option<usize>,
+    /// Of this process.
+    pub(super) process: Option<u32>,
+    /// Of this thread.
+    pub(super) thread: Option<u32>,
+    /// Whose strips.
+    pub(super) by: By,
+    /// From this slice on.
+    pub(super) since: u64,
+}
+
+impl Asked {
+    /// What a query says; `None` if that makes no sense.
+    pub(super) fn parse(query: &str) -> Option<Self> {
+        let mut asked = Self {
+            time: Time::default(),
+            source: None,
+            process: None,
+            thread: None,
+            by: By::Cpu,
+            since: 0,
+        };
+        let (mut first, mut end) = (None, None);
+        for (name, value) in query.split('&').filter(|it| !it.is_empty()).map(pair) {
+            match name {
+                "span" => {
+                    asked.time = match value {
+                        "window" => Time::Window,
+                        "start" => Time::Start,
+                        _ => return None,
+                    }
+                }
+                "by" => {
+                    asked.by = match value {
+                        "cpu" => By::Cpu,
+                        "process" => By::Process,
+                        "thread" => By::Thread,
+                        _ => return None,
+                    }
+                }
+                "first" => first = Some(value.parse().ok()?),
+                "end" => end = Some(value.parse().ok()?),
+                "since" => asked.since = value.parse().ok()?,
+                "source" => asked.source = Some(value.parse().ok()?),
+                "pid" => asked.process = Some(value.parse().ok()?),
+                "tid" => asked.thread = Some(value.parse().ok()?),
+                _ => return None,
+            }
+        }
+        match (first, end) {
+            (Some(first), Some(end)) => asked.time = Time::Range(Range { first, end }),
+            (None, None) => {}
+            _ => return None,
+        }
+        Some(asked)
+    }
+}
+
+/// What stands in a query under this name, once.
+pub(super) fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    let mut found = query.split('&').map(pair).filter(|(it, _)| *it == name);
+    let (_, value) = found.next()?;
+    found.next().is_none().then_some(value)
+}
+
+fn pair(text: &str) -> (&str, &str) {
+    text.split_once('=').unwrap_or((text, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_query_says_what_is_wanted() {
+        let none = Asked::parse("").unwrap();
+        assert_eq!((none.time, none.by, none.since), (Time::Window, By::Cpu, 0));
+        let asked = Asked::parse("first=3&end=9&source=1&pid=812&tid=813").unwrap();
+        assert_eq!(asked.time, Time::Range(Range { first: 3, end: 9 }));
+        assert_eq!((asked.source, asked.process, asked.thread), (Some(1), Some(812), Some(813)));
+        assert_eq!(Asked::parse("span=start").unwrap().time, Time::Start);
+        let strips = Asked::parse("by=thread&since=70").unwrap();
+        assert_eq!((strips.by, strips.since), (By::Thread, 70));
+        for bad in ["span=all", "first=1", "first=-1&end=2", "pid=x", "what=1", "by=", "since=1e3"]
+        {
+            assert_eq!(Asked::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_value_stands_there_once() {
+        assert_eq!(value("a=1&b=2", "b"), Some("2"));
+        assert_eq!((value("a=1&a=2", "a"), value("ab=1", "a"), value("", "a")), (None, None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn any_query_is_understood_or_not(query in "[a-z0-9=&%.-]{0,60}") {
+            let _ = Asked::parse(&query);
+        }
+    }
+}
