@@ -64,6 +64,8 @@ mod start;
 mod switches;
 #[path = "sampling/tables.rs"]
 mod tables;
+#[path = "sampling/top.rs"]
+mod top;
 #[path = "sampling/whole.rs"]
 mod whole;
 
@@ -146,6 +148,7 @@ parts! {
     start: start::Start,
     tables: tables::Tables,
     names: names::Names,
+    top: top::Top,
     soak: soak::Soak,
 }
 

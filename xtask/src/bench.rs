@@ -19,7 +19,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS")]
     soak_seconds: Option<u32>,
     /// Only these parts: programs, kernel, whole, short, slowdown, switches, agent, recording, losses,
-    /// overload, start, tables, names, soak.
+    /// overload, start, tables, names, top, soak.
     #[arg(value_name = "PART")]
     parts: Vec<String>,
 }
