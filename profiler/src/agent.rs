@@ -339,7 +339,8 @@ impl Sampling<'_> {
                 biased;
                 signal = signals.next() => {
                     let launch = self.launch.as_deref_mut();
-                    if !launch.is_some_and(|it| it.signal(signal)) {
+                    // A screen goes on when its command has ended, so a signal is for the run.
+                    if !launch.is_some_and(|it| it.signal(signal)) || screen.is_some() {
                         return None;
                     }
                 }
@@ -361,7 +362,11 @@ impl Sampling<'_> {
                 }
                 _ = hotplug.tick() => {
                     if self.have_all_ended() {
-                        return None;
+                        match &self.config.worker.output.live {
+                            // What was sampled can still be looked at.
+                            Some(live) if screen.is_some() => live.be_over(),
+                            _ => return None,
+                        }
                     }
                     let changes = self.sideband.look();
                     let notices = self.sources.follow_cpus(&changes.revived);

@@ -4,6 +4,8 @@
 //! waits until the events are enabled, and then executes the command. The run's raised limits and dropped
 //! capabilities come later, and are not the command's.
 
+mod printed;
+
 use std::{
     ffi::{OsStr, OsString},
     io::{self, Read as _, Write as _},
@@ -12,12 +14,12 @@ use std::{
         unix::{fs::PermissionsExt as _, process::CommandExt as _, process::ExitStatusExt as _},
     },
     path::{Path, PathBuf},
-    process::{Child, Command, exit},
+    process::{Child, Command, Stdio, exit},
 };
 
 use rustix::{
     pipe::{PipeFlags, pipe_with},
-    process::{Pid, Signal, getpgrp, kill_process},
+    process::{Pid, Signal, getpgrp, kill_process, setsid},
     termios::tcgetpgrp,
 };
 
@@ -30,6 +32,8 @@ use crate::{
 
 /// The argument that makes our program the one that waits.
 const ARGUMENT: &str = "--execute-when-told";
+/// The same of one that has no terminal.
+const ARGUMENT_APART: &str = "--execute-apart-when-told";
 /// What shells exit with where a command can't be executed, and where there is none.
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -55,6 +59,32 @@ impl Launch {
     ///
     /// The command doesn't exist or isn't executable.
     pub fn prepare(command: &[OsString], user: Option<&Invoker>) -> Result<Self> {
+        let terminal = std::fs::File::open("/dev/tty").ok();
+        Ok(Self { terminal, ..Self::start(command, user, ARGUMENT, |_| ())? })
+    }
+
+    /// The same of a command without a terminal, which a screen has: it reads nothing, and what it prints is told as lines.
+    ///
+    /// # Errors
+    ///
+    /// The command doesn't exist or isn't executable.
+    pub fn prepare_apart(command: &[OsString], user: Option<&Invoker>) -> Result<Self> {
+        let failed = |error: io::Error| Error::system("cannot start a process", error);
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(|it| failed(it.into()))?;
+        let other = write.try_clone().map_err(failed)?;
+        let launch = Self::start(command, user, ARGUMENT_APART, |waiting| {
+            waiting.stdin(Stdio::null()).stdout(write).stderr(other);
+        })?;
+        printed::tell(read.into())?;
+        Ok(launch)
+    }
+
+    fn start(
+        command: &[OsString],
+        user: Option<&Invoker>,
+        argument: &str,
+        place: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
         let name = command.first().map_or(OsStr::new(""), |it| it);
         find(name, &std::env::var_os("PATH").unwrap_or_default())?;
         let failed = |error: io::Error| Error::system("cannot start a process", error);
@@ -63,12 +93,12 @@ impl Launch {
         rustix::io::fcntl_setfd(&read, rustix::io::FdFlags::empty())
             .map_err(|it| failed(it.into()))?;
         let mut waiting = Command::new("/proc/self/exe");
-        waiting.arg(ARGUMENT).arg(read.as_raw_fd().to_string());
+        waiting.arg(argument).arg(read.as_raw_fd().to_string());
         waiting.arg(Invoker::argument_of(user)).args(command);
+        place(&mut waiting);
         let child = waiting.spawn().map_err(failed)?;
-        let terminal = std::fs::File::open("/dev/tty").ok();
         let told = Some(write.into());
-        Ok(Self { child, told, terminal, was_signaled: false, cancelled: None })
+        Ok(Self { child, told, terminal: None, was_signaled: false, cancelled: None })
     }
 
     /// The process.
@@ -160,9 +190,10 @@ fn is_executable(path: &Path) -> bool {
 /// If this program was started to become a command, waits until it is told, and does. Otherwise does nothing.
 pub fn run_if_requested() {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_none_or(|it| it != ARGUMENT) {
+    let Some(argument) = arguments.next().filter(|it| it == ARGUMENT || it == ARGUMENT_APART)
+    else {
         return;
-    }
+    };
     let number = arguments.next().and_then(|it| it.to_str()?.parse::<RawFd>().ok());
     let user = arguments.next().unwrap_or_default();
     let Some((number, name)) = number.filter(|it| *it > 2).zip(arguments.next()) else {
@@ -173,6 +204,10 @@ pub fn run_if_requested() {
     // Closed: the run has not begun.
     if std::fs::File::from(told).read_exact(&mut [0]).is_err() {
         exit(0);
+    }
+    if argument == ARGUMENT_APART {
+        // A session of its own has no terminal. It can't fail: whoever has just begun leads no group.
+        let _ = setsid();
     }
     let user = Invoker::become_named(&user).unwrap_or_else(|error| {
         stderr::say(&format!("cannot become the user who typed sudo: {error}"));

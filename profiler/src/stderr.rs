@@ -65,10 +65,21 @@ pub fn held() -> (usize, Vec<String>) {
     held.as_ref().map_or((0, Vec::new()), |it| (it.count, it.lines.iter().cloned().collect()))
 }
 
+/// So many lines were not even held, since too many came at once.
+pub fn leave_out(lines: usize) {
+    if let Some(held) = HELD.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        held.count = held.count.saturating_add(lines);
+    }
+}
+
 /// Writes what was held: no screen has the terminal any more.
 pub fn release() {
-    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner).take();
-    for line in held.map(|it| it.lines).unwrap_or_default() {
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    let before = held.count.saturating_sub(held.lines.len());
+    if before > 0 {
+        put(&format!("profiler: {before} lines before these were not kept\n"));
+    }
+    for line in held.lines {
         put(&format!("{line}\n"));
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     io::{self, Write},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -31,6 +34,7 @@ pub struct Live {
     window: Mutex<Window>,
     spawns: Mutex<Spawns>,
     vitals: Mutex<Vitals>,
+    is_over: AtomicBool,
 }
 
 impl Live {
@@ -42,6 +46,7 @@ impl Live {
             window: Mutex::new(window),
             spawns: Mutex::new(Spawns::new(length, begun_ns)),
             vitals: Mutex::default(),
+            is_over: AtomicBool::new(false),
         })
     }
 
@@ -76,6 +81,17 @@ impl Live {
     /// The processes that have begun, for whoever is told of them.
     pub fn spawns(&self) -> MutexGuard<'_, Spawns> {
         self.spawns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is left that could be sampled: all that was asked for has ended.
+    pub fn be_over(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// Tells the screen how the run goes on.

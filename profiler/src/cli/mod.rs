@@ -1,5 +1,6 @@
 //! What was typed. Parsing does no I/O; what it means is `config`'s matter.
 
+mod command;
 mod convert;
 mod diff;
 mod hit_filters;
@@ -23,6 +24,7 @@ use clap_complete::Shell;
 use profiler_profile::export::format::{FORMATS, Format};
 
 pub use self::{
+    command::CommandArgs,
     convert::ConvertArgs,
     diff::DiffArgs,
     hit_filters::{HitFilters, TypedFilter},
@@ -109,8 +111,10 @@ pub enum Command {
     Record(Box<RecordArgs>),
     /// Show what is hot now, on a full screen.
     ///
-    /// Functions, processes, callers, a flame graph and threads over the last seconds, each by one key; `?` shows the
-    /// keys.
+    /// Functions, processes, callers, a flame graph, threads, and the processes that begin, over the last seconds, each by
+    /// one key; `?` shows the keys.
+    ///
+    /// With a command, what it prints is under `L`; q ends it, too, and the exit code is the command's, as of `record`.
     #[command(help_template = TEMPLATE, before_help = top::EXAMPLES)]
     Top(Box<TopArgs>),
     /// Show what is hot now, in a browser.

@@ -1,11 +1,11 @@
 //! The command line of `record`.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use profiler_profile::export::format::Format;
 
-use super::{OUTPUT, SamplingArgs, formats};
+use super::{CommandArgs, OUTPUT, SamplingArgs, formats};
 
 pub(super) const EXAMPLES: &str = "Examples:
   profiler record -d 10                     ten seconds of the whole machine
@@ -33,13 +33,9 @@ pub struct RecordArgs {
     /// How to sample.
     #[command(flatten)]
     pub sampling: SamplingArgs,
-    /// Run the command as root under sudo, too. By default it runs as the user who typed sudo.
-    #[arg(long, requires = "command", help_heading = "Command", hide_short_help = true)]
-    pub as_root: bool,
-    /// Start this command, and sample it and its descendants until it exits.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pids", "tids"], group = "followed", num_args = 1..,
-          help_heading = "Command")]
-    pub command: Vec<OsString>,
+    /// What to sample.
+    #[command(flatten)]
+    pub command: CommandArgs,
 }
 
 #[cfg(test)]

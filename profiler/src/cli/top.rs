@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{OUTPUT, SamplingArgs};
+use super::{CommandArgs, OUTPUT, SamplingArgs};
 use crate::units;
 
 pub(super) const EXAMPLES: &str = "Examples:
   profiler top                              what is hot on this machine, now
   profiler top --window 60                  in the last minute
-  profiler top -p 812 --children            a process and its descendants";
+  profiler top -p 812 --children            a process and its descendants
+  profiler top -- make -j8                  a command with all that it starts";
 
 /// How to sample, and how much of it to show.
 #[derive(Debug, Args)]
@@ -24,4 +25,7 @@ pub struct TopArgs {
     /// How to sample.
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    /// What to sample.
+    #[command(flatten)]
+    pub command: CommandArgs,
 }

@@ -1,5 +1,6 @@
 //! What the profiler can be told to do, a file each.
 
+mod command;
 mod completions;
 mod convert;
 mod destination;
@@ -47,7 +48,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Stat(args)) => stat::run(*args),
         Some(Command::List(args)) => Ok(list::run(&args)),
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
-        Some(Command::Top(args)) => top::run(&args, cli.verbose).map(|()| ExitCode::SUCCESS),
+        Some(Command::Top(args)) => top::run(*args, cli.verbose),
         Some(Command::Serve(args)) => serve::run(&args, cli.verbose).map(|()| ExitCode::SUCCESS),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }

@@ -12,19 +12,16 @@ use profiler_profile::{
     report::table,
 };
 
-use super::{destination::resolve, replacement::Replacement, session::Session};
+use super::{command, destination::resolve, replacement::Replacement, session::Session};
 use crate::{
-    cli::{RecordArgs, SamplingArgs},
+    cli::{CommandArgs, RecordArgs},
     error::{Error, Result},
-    hardening::capabilities::{FILES_OF_OTHERS, SIGNALS_TO_OTHERS},
+    hardening::capabilities::FILES_OF_OTHERS,
     invoker::Invoker,
-    kernel,
     launch::Launch,
     output::{Sink, config::Report},
-    perf::config::Target,
     shutdown::Signals,
     stderr,
-    units::ProcessSpec,
     viewer::Viewer,
 };
 
@@ -35,31 +32,27 @@ const HOTTEST: usize = 5;
 
 /// Samples until the run ends, writes the files, and gives the exit code of the command, if there is one.
 pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
-    let RecordArgs { sampling, outputs, format, open, as_root, command } = args;
+    let RecordArgs { sampling, outputs, format, open, command } = args;
+    let CommandArgs { as_root, command: typed } = command;
     let outputs = if outputs.is_empty() { vec![PathBuf::from(DEFAULT_FILE)] } else { outputs };
     let outputs = resolve(outputs, format, "-o ")?;
-    if !command.is_empty() && outputs.iter().any(|it| it.path.is_none()) {
+    if !typed.is_empty() && outputs.iter().any(|it| it.path.is_none()) {
         let why = "the command writes to standard output, too: give a file";
         return Err(Error::Usage(format!("-o -: {why}")));
     }
-    if !command.is_empty() {
-        check_command(sampling.all_cpus, kernel::has_proc(), kernel::in_initial_pid_namespace())?;
+    if !typed.is_empty() {
+        command::check(&sampling)?;
     }
     let invoker = Invoker::find();
     // Before limits are raised, which are not for the command.
-    let launch = if command.is_empty() {
+    let launch = if typed.is_empty() {
         None
     } else {
-        Some(Launch::prepare(&command, invoker.as_ref().filter(|_| !as_root))?)
+        Some(Launch::prepare(&typed, invoker.as_ref().filter(|_| !as_root))?)
     };
     let viewer = if open { Some(Viewer::prepare(invoker.as_ref())?) } else { None };
-    let mut sampling = sampling;
+    let mut sampling = command::followed(sampling, launch.as_ref());
     sampling.metadata |= open || outputs.iter().any(|it| it.format.processes == Processes::Always);
-    if let Some(launch) = &launch {
-        let pids =
-            if sampling.all_cpus { Vec::new() } else { vec![ProcessSpec::Pid(launch.pid())] };
-        sampling = SamplingArgs { children: !sampling.all_cpus, pids, ..sampling };
-    }
     let mut reports: Vec<Report> = outputs.iter().map(|it| Report::Samples(it.format)).collect();
     reports.extend(open.then_some(Report::Samples(&html::FORMAT)));
     let hottest = table::Options { rows: Some(HOTTEST), ..table::Options::default() };
@@ -87,11 +80,8 @@ pub(super) fn run(args: RecordArgs, verbose: u8) -> Result<ExitCode> {
     if replacements.iter().any(|(_, it)| it.needs_rights()) {
         session.config.set_aside |= FILES_OF_OTHERS;
     }
-    if let (Some(_), Target::Tasks(tasks)) = (&launch, &mut session.config.perf.target) {
-        tasks.enable_on_exec = true;
-    }
-    if launch.is_some() && invoker.is_some() && !as_root {
-        session.config.set_aside |= SIGNALS_TO_OTHERS;
+    if launch.is_some() {
+        command::settle(&mut session.config, invoker.is_some() && !as_root);
     }
 
     let (mut launch, mut unwritten) = (launch, None);
@@ -132,19 +122,6 @@ fn is_whole(path: Option<&Path>, unwritten: &[PathBuf]) -> bool {
     path.is_none_or(|path| !unwritten.iter().any(|it| it == path))
 }
 
-/// Refuses a command that can't be started, or that samples could not be told to be of.
-fn check_command(all_cpus: bool, has_proc: bool, in_initial_pid_namespace: bool) -> Result<()> {
-    let why = if !has_proc {
-        "a command can't be started without /proc: mount -t proc proc /proc"
-    } else if !all_cpus && !in_initial_pid_namespace {
-        "a command can't be told from other processes here: this is not the initial pid namespace; add -a to \
-         sample the whole machine while the command runs, or run it on the host"
-    } else {
-        return Ok(());
-    };
-    Err(Error::Usage(why.into()))
-}
-
 /// A file without a name, which is one more to write to.
 fn in_memory(sinks: &mut Vec<Sink>, what: &str) -> Result<File> {
     let made = rustix::fs::memfd_create("profile", rustix::fs::MemfdFlags::CLOEXEC);
@@ -161,23 +138,4 @@ fn bytes_of(mut file: File) -> Vec<u8> {
     // It is in memory.
     let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
     bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_that_can_not_be_followed_is_refused_by_what_it_is() {
-        assert!(
-            check_command(false, true, true).is_ok() && check_command(true, true, false).is_ok()
-        );
-        for (all_cpus, has_proc, part) in [(false, true, "-a"), (true, false, "mount -t proc")] {
-            let Err(Error::Usage(message)) = check_command(all_cpus, has_proc, false) else {
-                panic!("{part}");
-            };
-            assert!(message.contains("command") && message.contains(part), "{message}");
-            assert!(!message.contains("-p"), "{message}");
-        }
-    }
 }

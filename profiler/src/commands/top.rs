@@ -1,6 +1,6 @@
 //! `top`: what is hot now, on a screen.
 
-use std::path::Path;
+use std::{path::Path, process::ExitCode};
 
 use profiler_profile::{
     export::{
@@ -11,29 +11,56 @@ use profiler_profile::{
     profile::Profile,
 };
 
-use super::{destination::resolve, session::Session};
+use super::{command, destination::resolve, session::Session};
 use crate::{
-    cli::TopArgs,
+    cli::{CommandArgs, TopArgs},
     error::{Error, Result},
     hardening::capabilities,
     invoker::Invoker,
-    kernel, stderr, top,
+    kernel,
+    launch::Launch,
+    shutdown::Signals,
+    stderr, top,
 };
 
-/// Samples and shows that until the user or a signal ends it, and prints the ledger.
-pub(super) fn run(args: &TopArgs, verbose: u8) -> Result<()> {
+/// Samples and shows that until the user or a signal ends it, prints the ledger, and gives the exit code of the command,
+/// if there is one.
+pub(super) fn run(args: TopArgs, verbose: u8) -> Result<ExitCode> {
     top::Prepared::check()?;
+    let TopArgs { window, sampling, command: CommandArgs { as_root, command: typed } } = args;
     let invoker = Invoker::find();
-    let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
+    // Before limits are raised, which are not for the command.
+    let mut launch = if typed.is_empty() {
+        None
+    } else {
+        command::check(&sampling)?;
+        Some(Launch::prepare_apart(&typed, invoker.as_ref().filter(|_| !as_root))?)
+    };
+    let sampling = command::followed(sampling, launch.as_ref());
+    let mut session = Session::prepare(&sampling, Vec::new(), verbose)?;
+    if launch.is_some() {
+        command::settle(&mut session.config, invoker.is_some() && !as_root);
+    }
     // The command lines of processes, and what they run in, are shown.
     session.config.process.metadata = true;
     let output = &mut session.config.worker.output;
-    let live = Live::new(Window::new(args.window, output.profile_bytes, kernel::monotonic_ns()));
+    let live = Live::new(Window::new(window, output.profile_bytes, kernel::monotonic_ns()));
     output.live = Some(live.clone());
     // While it can still become what it is to be.
     let saver = top::Saver::start(move || use_files_as(invoker.as_ref()), Box::new(save))?;
     session.screen = Some(top::Prepared::new(live, saver));
-    session.run(Vec::new(), None, |_, _| Ok(()))
+    let shown = session.run(Vec::new(), launch.as_mut(), |_, _| Ok(()));
+    // From here on signals end us, too.
+    let heeded = Signals::end_again();
+    let code = launch.map_or(Ok(0), |mut launch| {
+        if !launch.has_ended() && !launch.is_cancelled() {
+            launch.signal(libc::SIGTERM);
+        }
+        launch.wait()
+    });
+    heeded.again();
+    shown?;
+    code.map(ExitCode::from)
 }
 
 /// Has the thread that saves be one of this user, if one has typed sudo, and in any case without capabilities.

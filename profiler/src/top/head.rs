@@ -42,9 +42,12 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, app: &App, model: &Model) -> u16 {
     x = canvas.put(x, area.y, right, &format!("{event}  {span}  "), Style::new());
     let seconds = model.snapshot.time.as_secs_f64();
     let rate = if seconds > 0.0 { model.all as f64 / seconds } else { 0.0 };
-    let samples = format!("{} samples  {rate:.0}/s  ", count(model.all));
+    let samples = format!("{} samples {rate:.0}/s  ", count(model.all));
     x = canvas.put(x, area.y, right.saturating_sub(x), &samples, Style::new());
-    let own = model.own_cpu.map_or_else(|| "-".to_owned(), percent);
+    // What matters is whether it is little.
+    let own =
+        |share: f64| if share < 0.0995 { percent(share) } else { format!("{:.0}%", 100.0 * share) };
+    let own = model.own_cpu.map_or_else(|| "-".to_owned(), own);
     let own = format!("agent {own} CPU {} MiB", model.vitals.memory_bytes >> 20);
     canvas.put_right(x, area.y, right.saturating_sub(x), &own, looks.faint());
 

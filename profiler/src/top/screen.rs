@@ -50,13 +50,19 @@ pub(super) fn run(
     let (mut app, mut model) = (App::default(), Model::new(sources.to_vec()));
     let mut drawn: Option<Instant> = None;
     let mut looked: Option<Instant> = None;
-    let mut has_changed = true;
+    let (mut has_changed, mut is_told) = (true, false);
     while !is_over.load(Ordering::Acquire) {
         if looked.is_none_or(|it| it.elapsed() >= SLICE) {
             looked = Some(Instant::now());
             model.look(live, &app);
             follow_user(&mut app, &model);
             has_changed = true;
+        }
+        if live.is_over() && !is_told {
+            // The last look is what there is from now on.
+            model.look(live, &app);
+            (is_told, has_changed, app.is_paused) = (true, true, true);
+            app.said = Some("all that was sampled has ended; q quits".into());
         }
         if let Some(said) = saver.told() {
             (app.said, has_changed) = (Some(said), true);

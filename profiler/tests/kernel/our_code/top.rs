@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -204,4 +205,104 @@ fn where_there_is_no_screen_it_names_what_else_there_is() {
     terminal.press(&["Enter"]);
     terminal.start("", "TERM=dumb can't");
     assert_eq!(terminal.left(), "2");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_storm_of_processes_is_shown_by_who_begins_it() {
+    let Some(terminal) = Terminal::open() else { return };
+    let script = terminal.path("storm.sh");
+    fs::write(&script, "#!/bin/sh\nwhile :; do expr 17 + 4 > /dev/null; done\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut storm = Command::new(&script).spawn().unwrap();
+    terminal.start("", "functions");
+    terminal.press(&["6"]);
+    terminal.wait_for("expr ← storm.sh");
+    // By who has begun them, however short they lived.
+    terminal.press(&["f"]);
+    terminal.type_text(&format!("pid {}", storm.id()));
+    terminal.press(&["Enter", "6"]);
+    terminal.wait_for("expr ← storm.sh");
+    terminal.wait_for("spawns ");
+    terminal.press(&["q"]);
+    assert_eq!(terminal.left(), "0");
+    storm.kill().unwrap();
+    storm.wait().unwrap();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_command_is_shown_its_output_is_not_and_its_exit_code_is_ours() {
+    let Some(terminal) = Terminal::open() else { return };
+    // It can't write to the terminal.
+    let forever = "echo said > /dev/tty || echo alone; while :; do expr 17 + 4; done > /dev/null";
+    terminal.start(&format!("-- sh -c \"{forever}\""), "functions");
+    terminal.press(&["L"]);
+    terminal.wait_for("alone");
+    // Its children are known without -p.
+    terminal.press(&["x", "6"]);
+    terminal.wait_for("← sh");
+    terminal.press(&["q"]);
+    // It is ended, too.
+    assert_eq!(terminal.left(), "143");
+
+    fs::remove_file(terminal.path("code")).unwrap();
+    terminal.run("clear");
+    terminal.start("-- sh -c \"echo said again; exit 7\"", "has ended");
+    assert!(terminal.is_taken() && terminal.text().contains("PAUSED"), "{}", terminal.text());
+    terminal.press(&["q"]);
+    assert_eq!(terminal.left(), "7");
+    terminal.wait_for("said again");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_is_saved_under_sudo_is_where_the_user_may_write_and_theirs() {
+    const USER: u32 = 54_321;
+    let Some(terminal) = Terminal::open() else { return };
+    let (theirs, ours) = (terminal.path("theirs"), terminal.path("ours"));
+    for folder in [&theirs, &ours] {
+        fs::create_dir(folder).unwrap();
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    fs::set_permissions(terminal.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(USER), Some(USER)).unwrap();
+    terminal.run(&format!("export SUDO_UID={USER} SUDO_GID={USER} SUDO_USER=none"));
+    terminal.start("", "functions");
+    for (file, said) in
+        [("theirs/a.folded", "wrote theirs/a"), ("ours/a.folded", "ermission denied")]
+    {
+        terminal.press(&["s", "C-u"]);
+        terminal.type_text(file);
+        terminal.press(&["Enter"]);
+        terminal.wait_for(said);
+    }
+    // None of its threads could write there.
+    let status = format!("/proc/{}/task", fs::read_to_string(terminal.path("pid")).unwrap().trim());
+    for task in fs::read_dir(status).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let permitted = status.lines().find_map(|it| it.strip_prefix("CapPrm:")).unwrap();
+        let permitted = u64::from_str_radix(permitted.trim(), 16).unwrap();
+        // CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER.
+        assert_eq!(permitted & 0b1011, 0, "{status}");
+    }
+    terminal.press(&["q"]);
+    assert_eq!(terminal.left(), "0");
+    let saved = theirs.join("a.folded").metadata().unwrap();
+    assert_eq!((saved.uid(), saved.gid(), saved.mode() & 0o777), (USER, USER, 0o600));
+    assert_eq!(
+        (fs::read_dir(theirs).unwrap().count(), fs::read_dir(ours).unwrap().count()),
+        (1, 0)
+    );
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_terminal_that_tells_no_size_is_drawn_on() {
+    let Some(terminal) = Terminal::open() else { return };
+    terminal.run("stty cols 0 rows 0");
+    terminal.run("stty -g > before");
+    terminal.start("", "functions");
+    terminal.press(&["q"]);
+    assert_eq!(terminal.left(), "0");
 }
