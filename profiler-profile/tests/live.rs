@@ -115,7 +115,10 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) {
     let State { end, samples, .. } = &*state.lock().unwrap();
     let (kind, body) = if path.starts_with("/data") {
         let (first, last) = if path.contains("first=") { (5, 8) } else { (0, *end) };
-        ("application/json", format!("{{\"first\":{first},\"end\":{last},\"profile\":{samples}}}"))
+        (
+            "application/json",
+            format!("{{\"first\":{first},\"end\":{last},\"took_ms\":0,\"profile\":{samples}}}"),
+        )
     } else if path.starts_with("/strips") {
         let strips = json!([[7, 7, "app", [0, 5, 6], [3, 9, 9]], [8, 8, "<b>app", [7], [9]]]);
         let first = end.saturating_sub(20);
@@ -144,6 +147,24 @@ fn table(browser: &Browser) -> Vec<String> {
     rows.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
+/// Chooses from a list, which samples that come may change at any moment.
+fn choose_process(browser: &Browser, pid: u32) {
+    browser.run(&format!(
+        "const list = document.getElementById('process');
+         list.value = [...list.options].find((it) => it.textContent.includes('({pid})')).value;
+         list.dispatchEvent(new Event('change'));"
+    ));
+}
+
+/// Clicks on a row of the table, counted from 1.
+fn click_row(browser: &Browser, row: usize) {
+    let at = browser.run(&format!(
+        "const at = document.querySelector('#sheet .row:nth-child({row})').getBoundingClientRect();
+         return [at.left + 20, at.top + 10]"
+    ));
+    browser.mouse(at[0].as_f64().unwrap(), at[1].as_f64().unwrap(), true);
+}
+
 fn hash(browser: &Browser) -> String {
     browser.run("return decodeURIComponent(location.hash)").as_str().unwrap().to_owned()
 }
@@ -169,11 +190,10 @@ fn what_is_chosen_stays_while_samples_come() {
         "3 lost so far (ring full 3)·1.2% of a CPU for the profiler·45 MB"
     );
     // Zoomed, searched, selected, filtered and in another order.
-    browser.click("#process option:nth-child(2)");
-    browser.run("document.activeElement.blur()");
+    choose_process(&browser, 7);
     browser.keys("/");
     browser.type_into("#search", "hot|new|work");
-    browser.click("#sheet .row:nth-child(2)");
+    click_row(&browser, 2);
     browser.click("#icicle");
     assert_eq!(browser.text("#sheet [aria-selected=true] .name b"), "work");
     run.go_on(later(), 21);

@@ -58,7 +58,7 @@ const LIVE_SCRIPT: &str = viewer!("html/timeline.js", "html/link.js", "html/live
 const STYLE_HASH: &str = "sha256-kiYlCgBZhT1ullTuaOSO4jN9NHS/bpLO1CRZNyrMDr8=";
 const SCRIPT_HASH: &str = "sha256-hXC5UE+Yln7dCIMfc6lVUZkN8/dfDJURDRm6ukp0Umg=";
 const LIVE_STYLE_HASH: &str = "sha256-wJCxFnUHo21bczPjDJDJcjPkPd1k9h5yzS7dSFba3Yk=";
-const LIVE_SCRIPT_HASH: &str = "sha256-PnCjuIh/B5PUuywxZFrdpM9nbRa7iYtiyl4rwwialmw=";
+const LIVE_SCRIPT_HASH: &str = "sha256-jIv7p/eETy1o+WOE45GzEgicYNx/TLckE80JHTwVQYs=";
 
 fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
     write_page(&Data::of(profile, about), to)

@@ -99,12 +99,21 @@ pub(super) fn data(
     asked: &Asked,
     window: u64,
 ) -> io::Result<Vec<u8>> {
+    let begun = thread_cpu();
     let sources: Vec<Source> = sources.iter().map(|it| (**it).clone()).collect();
     let Cut { range: Range { first, end }, entries, about } = cut(live, &sources, asked, window);
     let mut bytes = format!("{{\"first\":{first},\"end\":{end},\"profile\":").into_bytes();
     html::write_data(&profile_of(entries), &about, &mut bytes)?;
-    bytes.push(b'}');
+    // What the page asks for less often if that is much.
+    let took_ms = thread_cpu().saturating_sub(begun).as_secs_f64() * 1000.0;
+    bytes.extend_from_slice(format!(",\"took_ms\":{took_ms:.3}}}").as_bytes());
     Ok(bytes)
+}
+
+/// CPU time of the calling thread.
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// The strips of one source.

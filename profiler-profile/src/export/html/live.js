@@ -2,7 +2,7 @@
 
 // For so many slices samples may still come that were taken in them.
 const LATE = 4;
-// Asking for samples, reading and showing them takes one part in so many of the time.
+// Making, reading and showing samples takes one part in so many of the time.
 const PART = 8;
 const REFUSED = "Not allowed: open the address that the profiler has printed";
 
@@ -15,6 +15,7 @@ class Live {
     this.isPaused = false;
     this.isAsking = false;
     this.isDue = false;
+    this.isHeld = false;
     this.nextAt = 0;
     this.parts = {};
     for (const it of document.querySelectorAll("[id]")) this.parts[it.id] = it;
@@ -51,6 +52,11 @@ class Live {
     });
     document.addEventListener("visibilitychange", () => this.look());
     document.addEventListener("keydown", (event) => this.key(event));
+    // What is being clicked stays where it is until it is.
+    const hold = (isHeld) => () => (this.isHeld = isHeld);
+    document.addEventListener("pointerdown", hold(true));
+    document.addEventListener("pointerup", hold(false));
+    document.addEventListener("pointercancel", hold(false));
   }
 
   key(event) {
@@ -135,16 +141,19 @@ class Live {
   async look() {
     if (this.isAsking || !this.tick) return;
     this.isAsking = true;
-    const begun = performance.now();
     try {
       await this.askStrips();
-      if (this.isOld && begun >= this.nextAt) {
+      if (this.isOld && performance.now() >= this.nextAt) {
         this.isDue = false;
         const query = this.query();
-        const answer = await ask(`data?${query}`);
+        const text = await ask(`data?${query}`);
+        const begun = performance.now();
+        const answer = JSON.parse(text);
         // Another time may have been chosen meanwhile.
-        if (query === this.query()) this.show(answer, query);
-        this.nextAt = performance.now() + (PART - 1) * (performance.now() - begun);
+        if (query === this.query() && !this.isHeld) this.show(answer, query);
+        // Waiting for a busy machine costs it nothing.
+        const spent = answer.took_ms + performance.now() - begun;
+        this.nextAt = performance.now() + (PART - 1) * spent;
       }
       this.error = null;
     } catch (error) {
@@ -161,7 +170,7 @@ class Live {
     const since = Math.max(timeline.since - LATE, 0);
     const source = this.page && this.page.filter.source !== null ? this.page.filter.source : 0;
     const by = parts.by.value;
-    const strips = await ask(`strips?by=${by}&source=${source}&since=${since}`);
+    const strips = JSON.parse(await ask(`strips?by=${by}&source=${source}&since=${since}`));
     const isSame = by === parts.by.value && since === Math.max(timeline.since - LATE, 0);
     if (isSame) timeline.take(strips);
   }
@@ -242,7 +251,7 @@ class Live {
 async function ask(what) {
   const answer = await fetch(what, { cache: "no-store" });
   if (!answer.ok) throw new Error(answer.status === 401 ? REFUSED : `The profiler answers ${answer.status}`);
-  return answer.json();
+  return answer.text();
 }
 
 // What leads here is in the address once; a cookie has its place.
