@@ -38,3 +38,23 @@ impl Gathering {
         (self.until, self.ended) = (None, Instant::now());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_gathered_from_the_first_on_and_not_too_often() {
+        let mut gathering = Gathering::new();
+        assert_eq!(gathering.until(), None);
+        gathering.begin();
+        let first = gathering.until().unwrap();
+        gathering.begin();
+        assert_eq!(gathering.until(), Some(first), "the second record changes nothing");
+        let before = Instant::now();
+        gathering.end();
+        assert_eq!(gathering.until(), None);
+        gathering.begin();
+        assert!(gathering.until().unwrap() >= before + PAUSE);
+    }
+}
