@@ -30,7 +30,7 @@ const CROWD_SECONDS: u64 = 5;
 const ADDRESSES: usize = 1_000_000;
 const FRAMES: usize = 30;
 /// Addresses that are named twice: all of them are kept meanwhile.
-const KEPT: usize = 20_000;
+const KEPT: usize = 1_000;
 /// What all caches of the thread may take, as in the agent.
 const CACHES: u64 = 256 << 20;
 
