@@ -25,6 +25,8 @@ pub(crate) enum Verdict {
     /// It passed, but has said that something it needs is missing.
     Skipped,
     Failed,
+    /// It failed, and passed when it was run again.
+    Flaky,
     /// Its end was never seen.
     Unfinished,
 }
@@ -45,6 +47,7 @@ pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) skipped: usize,
+    pub(crate) flaky: usize,
 }
 
 impl Tally {
@@ -52,12 +55,14 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.flaky += other.flaky;
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)?;
+        if self.flaky > 0 { write!(f, ", {} flaky", self.flaky) } else { Ok(()) }
     }
 }
 
@@ -131,6 +136,7 @@ impl Harness {
             match test.verdict {
                 Verdict::Passed => tally.passed += 1,
                 Verdict::Skipped => tally.skipped += 1,
+                Verdict::Flaky => tally.flaky += 1,
                 Verdict::Failed | Verdict::Unfinished => tally.failed += 1,
             }
         }
@@ -146,7 +152,7 @@ fn totals_of(line: &str) -> Tally {
             parts.filter_map(|part| part.strip_suffix(what)?.trim().parse::<usize>().ok());
         numbers.sum()
     };
-    Tally { passed: count("passed"), failed: count("failed"), skipped: 0 }
+    Tally { passed: count("passed"), failed: count("failed"), ..Tally::default() }
 }
 
 /// Runs tests and shows what they say; how they ended, whatever the exit code.
@@ -226,14 +232,14 @@ mod tests {
             ("test result: ok. 276 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out", 1),
             ("test result: FAILED. 9 passed; 1 failed; 0 ignored; finished in 0.40s", 2),
         ]);
-        assert_eq!(harness.tally(), Tally { passed: 285, failed: 1, skipped: 0 });
+        assert_eq!(harness.tally(), Tally { passed: 285, failed: 1, ..Tally::default() });
     }
 
     #[test]
     fn what_a_run_says_is_counted_whatever_its_exit_code() {
         let script = "echo 'test a ... ok'; echo 'test b ... skipped: x' >&2; echo ok; exit 3";
         let (harness, done) = run(Command::new("sh").args(["-c", script]));
-        assert_eq!(harness.tally(), Tally { passed: 1, failed: 0, skipped: 1 });
+        assert_eq!(harness.tally(), Tally { passed: 1, skipped: 1, ..Tally::default() });
         assert!(done.unwrap_err().to_string().contains("exit status: 3"));
     }
 }

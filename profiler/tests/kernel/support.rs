@@ -236,10 +236,24 @@ impl Run {
         self.signal(libc::SIGUSR1);
         let start = Instant::now();
         while !self.has_said(", so far\n") {
-            let said = self.said();
-            assert!(start.elapsed() < LONG, "it does not report that it samples: {said}");
+            let (said, threads) = (self.said(), || self.threads());
+            assert!(
+                start.elapsed() < LONG,
+                "it does not report that it samples: {said}{}",
+                threads()
+            );
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// What its threads do, by the kernel: for who has to find out why nothing comes.
+    fn threads(&self) -> String {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let about = |task: fs::DirEntry| {
+            let read = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+            format!("\n{}{}{}", read("comm"), read("stat"), read("stack"))
+        };
+        tasks.flatten().map(about).collect()
     }
 
     /// Standard error to its end, where it is a pipe.

@@ -30,6 +30,8 @@ pub(crate) struct Outcome {
     pub(crate) summary: Value,
     /// All that was said, line by line.
     pub(crate) serial: Vec<String>,
+    /// Whether it came to its end.
+    pub(crate) has_ended: bool,
     /// What went wrong as a whole.
     pub(crate) failure: Option<String>,
     /// From power-on.
@@ -130,6 +132,7 @@ impl Parser {
     }
 
     fn end(mut self) -> Outcome {
+        self.outcome.has_ended = self.outcome.failure.is_none() && self.section == "end";
         let whole = if self.outcome.failure.is_some() {
             None
         } else if self.section.is_empty() {
@@ -150,7 +153,7 @@ impl Parser {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::harness::Verdict;
 
@@ -158,7 +161,8 @@ mod tests {
         outcome.harness.tests.iter().map(|it| (&*it.name, it.verdict)).collect()
     }
 
-    fn outcome(console: &str) -> Outcome {
+    /// Of a machine that has said this and is off.
+    pub(crate) fn outcome(console: &str) -> Outcome {
         let mut parser = Parser::default();
         console.lines().for_each(|line| parser.line(line.to_owned(), Duration::ZERO));
         parser.end()

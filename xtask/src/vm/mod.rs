@@ -6,6 +6,7 @@ mod kernel;
 mod machine;
 mod perf;
 mod report;
+mod retry;
 
 use std::{
     cmp::Reverse,
@@ -226,7 +227,15 @@ fn boot_all(
             let mut qemu = machine.qemu(&kernel.image, &initramfs, tests_of(&machine));
             let log = workspace::target().join(format!("vm/{machine}.log"));
             eprintln!("{machine}: Linux {} …", kernel.release);
-            let outcome = guest::run(&mut qemu, &log, TIME_LIMIT)?;
+            let mut outcome = guest::run(&mut qemu, &log, TIME_LIMIT)?;
+            let failed = retry::candidates(&outcome);
+            if !failed.is_empty() {
+                eprintln!("{machine}: again: {} …", failed.join(", "));
+                let tests: Vec<&str> = failed.iter().map(String::as_str).collect();
+                let mut again = machine.qemu(&kernel.image, &initramfs, &tests);
+                let log = log.with_extension("again.log");
+                retry::settle(&mut outcome, &guest::run(&mut again, &log, TIME_LIMIT)?);
+            }
             let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
             report.add(order, machine, kernel.release, outcome, &qemu, &log);
             report.print_last(options.filter.is_none(), options.bless)?;

@@ -71,6 +71,7 @@ impl Report {
         let seconds = outcome.until_end.as_secs();
         match &outcome.failure {
             None => {
+                print!("{}", failures_of(machine, &outcome.harness.tests, usize::MAX));
                 println!("{machine}: {tally} in {seconds} s");
                 if let Some(program) = &outcome.program {
                     println!("  eBPF program: {program}");
@@ -115,7 +116,7 @@ impl Report {
         self.machines.iter().any(|entry| entry.outcome.failure.is_some())
     }
 
-    /// The tests that have failed, each with so many of the last lines that it has said.
+    /// The tests that have failed at least once, each with so many of the last lines that it has said.
     pub(crate) fn failures(&self, lines: usize) -> String {
         let of = |it: &Entry| failures_of(&it.machine, &it.outcome.harness.tests, lines);
         self.machines.iter().map(of).collect()
@@ -132,6 +133,7 @@ impl Report {
                     Verdict::Passed => "ok",
                     Verdict::Skipped => "skip",
                     Verdict::Failed => "FAILED",
+                    Verdict::Flaky => "flaky",
                     Verdict::Unfinished => "hung",
                 });
             }
@@ -288,12 +290,16 @@ fn changed_lines(before: &str, after: &str) -> String {
     text
 }
 
-/// The tests of a machine that have failed, each with the last lines that it has said.
+/// The tests of a machine that have failed at least once, each with the last lines that it has said then.
 fn failures_of(machine: &Machine, tests: &[Test], lines: usize) -> String {
     let mut text = String::new();
-    let failed = |it: &&Test| matches!(it.verdict, Verdict::Failed | Verdict::Unfinished);
-    for test in tests.iter().filter(failed) {
-        let _ = writeln!(text, "test {machine}::{} ... FAILED", test.name);
+    for test in tests {
+        let verdict = match test.verdict {
+            Verdict::Passed | Verdict::Skipped => continue,
+            Verdict::Failed | Verdict::Unfinished => "FAILED",
+            Verdict::Flaky => "flaky: it passed when run again",
+        };
+        let _ = writeln!(text, "test {machine}::{} ... {verdict}", test.name);
         for line in test.said.iter().skip(test.said.len().saturating_sub(lines)) {
             let _ = writeln!(text, "    {line}");
         }
