@@ -20,6 +20,9 @@ const MACHINE: u32 = libc::EM_X86_64 as u32;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u32 = libc::EM_AARCH64 as u32;
 
+/// What CPython says in place of the machine (`-X perf_jit`); perf doesn't look at it.
+const NO_MACHINE: u32 = libc::EM_NONE as u32;
+
 const HEADER_BYTES: usize = 40;
 /// What all records begin with.
 const PREFIX_BYTES: usize = 16;
@@ -173,8 +176,8 @@ fn header_size(bytes: &[u8]) -> Result<Option<u32>, Problem> {
         _ => return Err(Problem::Magic),
     }
     match (version, machine) {
-        (VERSION, MACHINE) if size as usize >= HEADER_BYTES => Ok(Some(size)),
-        (VERSION, MACHINE) => Err(Problem::Size(size)),
+        (VERSION, MACHINE | NO_MACHINE) if size as usize >= HEADER_BYTES => Ok(Some(size)),
+        (VERSION, MACHINE | NO_MACHINE) => Err(Problem::Size(size)),
         (VERSION, _) => Err(Problem::Machine(machine)),
         _ => Err(Problem::Version(version)),
     }
@@ -258,6 +261,14 @@ pub(crate) mod tests {
         assert_eq!(name(&dump, 0x1020).as_deref(), Some("caf\u{fffd} \u{2615}"));
         assert_eq!((name(&dump, 0xfff), name(&dump, 0x1040)), (None, None));
         assert_eq!(name(&dump, 0x2000), None);
+    }
+
+    #[test]
+    fn a_file_that_names_no_machine_is_for_this_one() {
+        let mut dump = JitDump::default();
+        let bytes = [header_with(MAGIC, 1, 40, 0), load(0x1000, 0x10, b"py::work:app.py", &[])];
+        dump.take(&bytes.concat(), 1000).unwrap();
+        assert_eq!(name(&dump, 0x1000).as_deref(), Some("py::work:app.py"));
     }
 
     #[test]
