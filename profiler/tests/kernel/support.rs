@@ -236,17 +236,13 @@ impl Run {
         self.signal(libc::SIGUSR1);
         let start = Instant::now();
         while !self.has_said(", so far\n") {
-            let (said, threads) = (self.said(), || self.threads());
-            assert!(
-                start.elapsed() < LONG,
-                "it does not report that it samples: {said}{}",
-                threads()
-            );
+            let waits = self.is_alive() && start.elapsed() < LONG;
+            assert!(waits, "it does not report that it samples: {}{}", self.said(), self.threads());
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// What its threads do, by the kernel: for who has to find out why nothing comes.
+    /// What its threads do, by the kernel, or how it ended: for who has to find out why nothing comes.
     fn threads(&self) -> String {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let about = |task: fs::DirEntry| {
