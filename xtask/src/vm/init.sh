@@ -26,8 +26,9 @@ export PROFILER_TEST_AGENT=/profiler PROFILER_TEST_FIXTURES=/fixtures
 export PROFILER_TEST_HOTPLUG=1 PROFILER_TEST_EMULATED=1
 echo "@@ booted"
 # What a test says comes at once, so that one that hangs has said why others failed.
-# Some of them for all machines, or by the kernel's command line for this one.
-/kernel-tests --ignored --nocapture --test-threads=1 $(cat /filter) $(echo "$tests" | tr , ' ')
+# Some of them by the kernel's command line for this machine, or for all.
+tests=$(echo "$tests" | tr , ' ')
+/kernel-tests --ignored --nocapture --test-threads=1 ${tests:-$(cat /filter)}
 echo "@@ tests ended with $?"
 
 if [ ! -s /filter ]; then
