@@ -3,6 +3,7 @@
 //! Nothing of a file is read here but its headers. Which files the process holds is known here, so that
 //! another one can be given them again when it ends.
 
+mod held;
 mod load;
 #[cfg(test)]
 mod tests;
@@ -11,35 +12,29 @@ use std::{
     collections::VecDeque,
     fs::File,
     path::PathBuf,
-    sync::{Arc, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use blazesym::symbolize::Symbolizer as Blazesym;
 use profiler_common::build_id::BuildId;
-use profiler_profile::{
-    frame::Missing,
-    ledger::memory::{Cache, count},
-};
+use profiler_profile::{frame::Missing, ledger::memory::Cache};
 use profiler_symbols::{Answer, Found, Malformed};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::held::{Held, Known, State, Twin};
 use super::{companions, roots::Roots};
 use crate::{
     parser::{Failure, FoundIn, Parser, Refusal, Subject},
-    process::file::{CodeKey, FileKey, MappedFile},
+    process::file::{FileKey, MappedFile},
     time_budget::TimeBudget,
 };
 
-/// Files whose symbols are kept, at most.
-const MAX_FILES: usize = 512;
 /// The most rounds of `.dwo` files that are opened for the addresses of one stack, and files in each.
 const MAX_DWO_ROUNDS: usize = 16;
 const MAX_DWOS: usize = 64;
 /// Debug files that were sent for and are kept open.
 const MAX_SUPPLIED: usize = 64;
-/// Files with the same code that are asked for names which a file does not have.
-const MAX_TWINS: usize = 8;
 /// How often a file is asked about before it is given up, at most: twice with its debug information, twice
 /// without, and once more for each time that the process is ended by another file.
 const MAX_TRIES: usize = 8;
@@ -50,17 +45,11 @@ const COMPANIONS_WITHIN: Duration = Duration::from_secs(6);
 /// The time whose share may be used at once: five seconds, since many files are read at the start.
 const SAVED: Duration = Duration::from_secs(100);
 
-/// The files whose symbols were asked for lately.
+/// Names for the code of files.
 pub(super) struct ElfFiles {
     lines: bool,
-    known: FxHashMap<FileKey, Known>,
-    /// Which parser process holds them.
-    generation: u64,
+    held: Held,
     last_number: u64,
-    /// What all of them may take there, and what they do.
-    limit_bytes: u64,
-    bytes: u64,
-    clock: u64,
     /// The time for checksums and for what files carry packed.
     time_budget: TimeBudget,
     /// Whether a file was read of which another one, read before, may have better names now.
@@ -69,31 +58,6 @@ pub(super) struct ElfFiles {
     supplied: VecDeque<(BuildId, File)>,
     /// Of the stack at hand.
     answers: FxHashMap<(FileKey, u64), LookedUp>,
-    evicted: u64,
-}
-
-struct Known {
-    state: State,
-    file: Weak<MappedFile>,
-    /// Which process has mapped it, by which name.
-    place: (u32, Box<str>),
-    /// What other files with the same code have, too.
-    code: Option<CodeKey>,
-    has_debug_file: bool,
-    /// Whether its debug information is read.
-    has_lines: bool,
-    /// In the parser process.
-    bytes: u64,
-    used: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The parser process holds it by this number.
-    Loaded(u64),
-    /// One that has ended did, or it is to be read anew.
-    Gone,
-    Malformed,
 }
 
 /// What was looked up: nothing if there is no symbol.
@@ -165,30 +129,18 @@ impl ElfFiles {
     pub(super) fn new(lines: bool, limit_bytes: usize) -> Self {
         Self {
             lines,
-            known: FxHashMap::default(),
-            generation: 0,
+            held: Held::new(limit_bytes as u64),
             last_number: 0,
-            limit_bytes: limit_bytes as u64,
-            bytes: 0,
-            clock: 0,
             time_budget: TimeBudget::saving(SAVED, Instant::now()),
             has_twin: false,
             supplied: VecDeque::new(),
             answers: FxHashMap::default(),
-            evicted: 0,
         }
     }
 
     /// What the parser process holds.
     pub(super) fn account(&self) -> Cache {
-        Cache {
-            name: "symbols of files",
-            entries: count(self.known.len()),
-            bytes: self.bytes,
-            limit_bytes: Some(self.limit_bytes),
-            limit_entries: Some(count(MAX_FILES)),
-            evicted: self.evicted,
-        }
+        self.held.account()
     }
 
     /// Asks at once for all that a stack will be asked for: a question costs two changes of process. What is
@@ -205,7 +157,7 @@ impl ElfFiles {
                 None => by_file.push((*mapped, key, vec![*offset])),
             }
         }
-        let begin = self.clock;
+        let begin = self.held.now();
         if by_file.len() > 1 {
             self.find_at_once(parser, &by_file);
         }
@@ -219,7 +171,7 @@ impl ElfFiles {
                 self.answers.extend(found.map(|(offset, it)| ((key, offset), it)));
             }
         }
-        self.make_room(parser, begin);
+        parser.forget(self.held.evict(begin));
     }
 
     /// Asks about several files by one question. If the process does not survive it, each file has to be
@@ -229,7 +181,7 @@ impl ElfFiles {
         let mut keys = Vec::new();
         for (mapped, key, offsets) in by_file {
             if self.ensure(parser, *mapped, *key).is_ok()
-                && let Some(State::Loaded(number)) = self.known.get(key).map(|it| it.state)
+                && let Some(State::Loaded(number)) = self.held.get(*key).map(|it| it.state)
             {
                 question.push((number, offsets.clone()));
                 keys.push((*key, offsets));
@@ -238,7 +190,7 @@ impl ElfFiles {
         let Ok(Ok(answers)) = parser.find(question) else { return };
         for ((key, offsets), found) in keys.into_iter().zip(answers) {
             let Some(FoundIn { bytes, answers }) = found else { continue };
-            self.set_bytes(key, bytes);
+            self.held.set_bytes(key, bytes);
             for (offset, answer) in offsets.iter().zip(answers) {
                 // What is not there may be in a twin, and a `.dwo` file may have to be opened.
                 if let Answer::Found(found) = answer {
@@ -259,9 +211,9 @@ impl ElfFiles {
         if let Some(answer) = known {
             return Ok(answer.clone());
         }
-        let begin = self.clock;
+        let begin = self.held.now();
         let mut found = self.find_in(parser, mapped, &[offset])?;
-        self.make_room(parser, begin);
+        parser.forget(self.held.evict(begin));
         Ok(found.pop().unwrap_or(Ok(None)))
     }
 
@@ -274,16 +226,7 @@ impl ElfFiles {
     ) -> Result<Vec<LookedUp>, Unread> {
         let key = mapped.file.key().ok_or_else(|| Unread::Missing(mapped.file.missing()))?;
         let mut found = self.find_in_one(parser, mapped, key, offsets)?;
-        let Some(code) = self.known.get(&key).and_then(|it| it.code) else { return Ok(found) };
-        let is_twin = |(of, it): &(&FileKey, &Known)| **of != key && it.code == Some(code);
-        let twins: Vec<_> = self
-            .known
-            .iter()
-            .filter(is_twin)
-            .filter_map(|(key, it)| Some((*key, it.file.upgrade()?, it.place.clone())))
-            .take(MAX_TWINS)
-            .collect();
-        for (key, file, (tgid, name)) in twins {
+        for Twin { key, file, place: (tgid, name) } in self.held.twins_of(key) {
             let unnamed: Vec<usize> =
                 (0..).zip(&found).filter(|(_, it)| **it == Ok(None)).map(|(at, _)| at).collect();
             if unnamed.is_empty() {
@@ -314,7 +257,7 @@ impl ElfFiles {
         let mut has_ended = false;
         for _ in 0..MAX_TRIES {
             self.ensure(parser, mapped, key)?;
-            let known = self.known.get(&key).ok_or(Unread::Missing(Missing::Gone))?;
+            let known = self.held.get(key).ok_or(Unread::Missing(Missing::Gone))?;
             let State::Loaded(number) = known.state else {
                 return Ok(vec![Err(Malformed); offsets.len()]);
             };
@@ -335,9 +278,7 @@ impl ElfFiles {
                 }
             }
             // Another process runs by now, and is to read it.
-            if let Some(known) = self.known.get_mut(&key) {
-                known.state = State::Gone;
-            }
+            self.held.lose(key);
         }
         Err(Unread::NoParser)
     }
@@ -356,7 +297,7 @@ impl ElfFiles {
             let question = vec![(number, pending.iter().map(|(_, offset)| *offset).collect())];
             let answers = asked(parser.find(question))?.pop().flatten();
             let FoundIn { bytes, answers } = answers.ok_or(Unanswered::Lost)?;
-            self.set_bytes(key, bytes);
+            self.held.set_bytes(key, bytes);
             let (mut again, mut wanted) = (Vec::new(), FxHashSet::default());
             for ((at, offset), answer) in pending.into_iter().zip(answers) {
                 match answer {
@@ -394,47 +335,15 @@ impl ElfFiles {
         mapped: Mapped<'_>,
         key: FileKey,
     ) -> Result<(), Unread> {
-        self.follow(parser)?;
-        self.clock += 1;
-        if let Some(known) = self.known.get_mut(&key)
-            && known.state != State::Gone
-        {
-            known.used = self.clock;
+        self.held.follow(parser.generation()?);
+        if self.held.is_ready(key) {
             return Ok(());
         }
-        let loaded = self.load(parser, mapped, key)?;
+        let read = self.load(parser, mapped, key)?;
         // It may have been another process that has read it in the end.
-        self.follow(parser)?;
-        let before = self.known.remove(&key);
-        self.bytes = self.bytes.saturating_sub(before.as_ref().map_or(0, |it| it.bytes));
-        let code = loaded.code.filter(|_| before.is_none());
-        self.has_twin |= code.is_some() && self.known.values().any(|it| it.code == code);
-        self.bytes = self.bytes.saturating_add(loaded.bytes);
-        self.known.insert(key, Known { used: self.clock, ..loaded });
+        self.held.follow(parser.generation()?);
+        self.has_twin |= self.held.insert(key, read);
         Ok(())
-    }
-
-    /// Takes note of another process, which holds nothing yet.
-    fn follow(&mut self, parser: &mut Parser) -> Result<(), Unread> {
-        let generation = parser.generation()?;
-        if generation != self.generation {
-            self.generation = generation;
-            self.bytes = 0;
-            for known in self.known.values_mut() {
-                known.bytes = 0;
-                if known.state != State::Malformed {
-                    known.state = State::Gone;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn set_bytes(&mut self, key: FileKey, bytes: u64) {
-        if let Some(known) = self.known.get_mut(&key) {
-            self.bytes = self.bytes.saturating_sub(known.bytes).saturating_add(bytes);
-            known.bytes = bytes;
-        }
     }
 
     /// Whether names that were not found may be now; says so once.
@@ -444,56 +353,20 @@ impl ElfFiles {
 
     /// Whether a debug file may be of use.
     pub(super) fn wants_debug_file(&self, file: &MappedFile) -> bool {
-        let known = file.key().and_then(|key| self.known.get(&key));
+        let known = file.key().and_then(|key| self.held.get(key));
         known.is_some_and(|it| !it.has_debug_file && it.state != State::Malformed)
     }
 
     /// Takes a debug file that was sent for; whether it is of use.
     pub(super) fn add_debug_file(&mut self, parser: &mut Parser, id: BuildId, debug: File) -> bool {
-        let is_of_id = |key: &FileKey| matches!(key, FileKey::BuildId { id: of, .. } if *of == id);
-        let mut old = Vec::new();
-        let mut is_any = false;
-        for (_, known) in self.known.iter_mut().filter(|(key, _)| is_of_id(key)) {
-            if let State::Loaded(number) = known.state {
-                old.push(number);
-            }
-            self.bytes = self.bytes.saturating_sub(known.bytes);
-            (known.state, known.bytes, is_any) = (State::Gone, 0, true);
+        let Some(lost) = self.held.lose_all_of(id) else { return false };
+        parser.forget(lost);
+        self.supplied.retain(|(of, _)| *of != id);
+        if self.supplied.len() >= MAX_SUPPLIED {
+            self.supplied.pop_front();
         }
-        parser.forget(old);
-        if is_any {
-            self.supplied.retain(|(of, _)| *of != id);
-            if self.supplied.len() >= MAX_SUPPLIED {
-                self.supplied.pop_front();
-            }
-            self.supplied.push_back((id, debug));
-        }
-        is_any
-    }
-
-    /// Frees the files used least recently, down to three quarters of the limits, if there are too many.
-    /// Those used after `begin` stay, however large: they would be read again at once.
-    fn make_room(&mut self, parser: &mut Parser, begin: u64) {
-        if self.bytes <= self.limit_bytes && self.known.len() <= MAX_FILES {
-            return;
-        }
-        let mut by_use: Vec<(u64, FileKey)> =
-            self.known.iter().map(|(key, known)| (known.used, *key)).collect();
-        by_use.sort_unstable_by_key(|(used, _)| *used);
-        let mut old = Vec::new();
-        for (_, key) in by_use.into_iter().take_while(|(used, _)| *used <= begin) {
-            if self.bytes <= self.limit_bytes / 4 * 3 && self.known.len() <= MAX_FILES / 4 * 3 {
-                break;
-            }
-            if let Some(known) = self.known.remove(&key) {
-                self.bytes = self.bytes.saturating_sub(known.bytes);
-                self.evicted += 1;
-                if let State::Loaded(number) = known.state {
-                    old.push(number);
-                }
-            }
-        }
-        parser.forget(old);
+        self.supplied.push_back((id, debug));
+        true
     }
 }
 

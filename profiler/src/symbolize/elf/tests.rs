@@ -1,4 +1,4 @@
-use super::*;
+use super::{held::MAX_FILES, *};
 use crate::procfs::maps;
 use object::{Object as _, ObjectSymbol as _};
 use profiler_testing::elf::with_build_id;
@@ -128,14 +128,14 @@ fn the_files_used_least_recently_go() {
     let files: Vec<_> =
         (0..=MAX_FILES).map(|it| file(&with_build_id(&(it as u64 + 1).to_le_bytes()))).collect();
     let is_kept =
-        |asking: &Asking, at: usize| asking.files.known.contains_key(&files[at].key().unwrap());
+        |asking: &Asking, at: usize| asking.files.held.get(files[at].key().unwrap()).is_some();
     for file in &files[..MAX_FILES] {
         asking.find(file, 64).unwrap().unwrap();
     }
-    assert_eq!(asking.files.known.len(), MAX_FILES);
+    assert_eq!(asking.files.held.keys().len(), MAX_FILES);
     asking.find(&files[0], 64).unwrap().unwrap();
     asking.find(&files[MAX_FILES], 64).unwrap().unwrap();
-    assert_eq!(asking.files.known.len(), MAX_FILES / 4 * 3);
+    assert_eq!(asking.files.held.keys().len(), MAX_FILES / 4 * 3);
     let gone = MAX_FILES + 1 - MAX_FILES / 4 * 3;
     assert!(is_kept(&asking, 0) && is_kept(&asking, MAX_FILES));
     assert!(!is_kept(&asking, 1) && !is_kept(&asking, gone));
@@ -146,20 +146,20 @@ fn the_files_used_least_recently_go() {
 fn beyond_the_limit_of_bytes_only_the_file_in_use_stays() {
     let mut asking = Asking::new(false, 99);
     let [one, other] = [1, 2].map(|it| file(&with_build_id(&[it])));
-    let keys = |asking: &Asking| asking.files.known.keys().copied().collect::<Vec<_>>();
+    let keys = |asking: &Asking| asking.files.held.keys();
     for used in [&one, &other] {
-        let begin = asking.files.clock;
+        let begin = asking.files.held.now();
         asking.find(used, 64).unwrap().unwrap();
         let key = used.key().unwrap();
         assert_eq!(keys(&asking), [key]);
         // As if it took so much; here nothing counts what is allocated.
-        asking.files.set_bytes(key, 100);
-        asking.files.make_room(&mut asking.parser, begin);
-        assert_eq!((keys(&asking), asking.files.bytes), (vec![key], 100));
+        asking.files.held.set_bytes(key, 100);
+        asking.parser.forget(asking.files.held.evict(begin));
+        assert_eq!((keys(&asking), asking.files.held.account().bytes), (vec![key], 100));
     }
-    let now = asking.files.clock;
-    asking.files.make_room(&mut asking.parser, now);
-    assert_eq!((keys(&asking), asking.files.bytes), (vec![], 0));
+    let now = asking.files.held.now();
+    asking.parser.forget(asking.files.held.evict(now));
+    assert_eq!((keys(&asking), asking.files.held.account().bytes), (vec![], 0));
 }
 
 /// A program whose debug information nests functions so deeply.
