@@ -22,8 +22,8 @@ pub(crate) fn run(archs: &[Arch]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the static agent with the object for its architecture inside.
-fn build(cross: &Cross) -> Result<PathBuf> {
+/// Builds the static agent with the object for its architecture inside; says where it is.
+pub(crate) fn build(cross: &Cross) -> Result<PathBuf> {
     let arch = cross.arch;
     ebpf::build(arch)?;
     let mut cargo = cross.cargo();

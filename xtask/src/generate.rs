@@ -1,7 +1,7 @@
 //! `cargo xtask generate`: the man page and the shell completions, written by the agent itself from
 //! the definition of its command line.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -16,6 +16,14 @@ const FILES: [(&[&str], &str); 4] = [
 ];
 
 pub(crate) fn run() -> Result<()> {
+    for file in write()? {
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+/// Writes them, and says where each is, in the order of [`FILES`].
+pub(crate) fn write() -> Result<[PathBuf; FILES.len()]> {
     let agent = run::build_agent()?;
     let dir = workspace::target().join("generated");
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -24,7 +32,6 @@ pub(crate) fn run() -> Result<()> {
             .with_context(|| format!("`profiler {}` failed", what.join(" ")))?;
         let file = dir.join(name);
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-        println!("{}", file.display());
     }
-    Ok(())
+    Ok(FILES.map(|(_, name)| dir.join(name)))
 }

@@ -15,6 +15,7 @@ mod fuzz;
 mod generate;
 mod harness;
 mod linker;
+mod package;
 mod run;
 mod test;
 mod toolchain;
@@ -65,6 +66,13 @@ enum Chore {
         #[arg(long = "arch", value_name = "ARCH")]
         archs: Vec<Arch>,
     },
+    /// Pack the static agent up: a Debian package and a tarball an architecture, and a container image, into
+    /// target/package.
+    Package {
+        /// Only this architecture.
+        #[arg(long = "arch", value_name = "ARCH")]
+        archs: Vec<Arch>,
+    },
     /// Measure on this machine: print a table and write it as JSON.
     Bench(bench::Options),
     /// Run fuzz targets, each for a bounded time.
@@ -87,6 +95,8 @@ fn main() -> ExitCode {
         Chore::Vm(options) => vm::run(&options),
         Chore::Dist { archs } if archs.is_empty() => dist::run(&Arch::ALL),
         Chore::Dist { archs } => dist::run(&archs),
+        Chore::Package { archs } if archs.is_empty() => package::run(&Arch::ALL),
+        Chore::Package { archs } => package::run(&archs),
         Chore::Bench(options) => bench::run(&options),
         Chore::Fuzz { seconds, targets } => fuzz::run(seconds, &targets),
         Chore::Generate => generate::run(),
