@@ -31,7 +31,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Function {
     /// What it is called.
-    pub name: FunctionName,
+    pub name: Arc<FunctionName>,
     /// What it is part of.
     pub kind: Kind,
     /// Whether it has a name of its own.
@@ -61,7 +61,7 @@ struct Half {
 pub struct Stacks {
     lines: Vec<Line>,
     functions: Vec<Function>,
-    by_name: FxHashMap<FunctionName, usize>,
+    by_name: FxHashMap<Arc<FunctionName>, usize>,
     /// The functions of all stacks, outermost first, one stack behind the other, and where each ends.
     calls: Vec<usize>,
     ends: Vec<usize>,
@@ -128,9 +128,12 @@ impl Stacks {
         let of_half = size_of::<((StackId, bool), Half)>() + TABLE_BYTES;
         let calls: usize = self.halves.values().map(|it| size_of_val(&*it.calls)).sum();
         let names = |it: &Function| it.name.name.len() + it.name.module.len();
-        // Each name is in both, and each text has its own allocation.
-        let texts: usize = self.functions.iter().map(names).sum::<usize>().saturating_mul(2);
-        let of_function = size_of::<Function>() + size_of::<(FunctionName, usize)>() + TABLE_BYTES;
+        let texts: usize = self.functions.iter().map(names).sum();
+        // Both share the name.
+        let of_function = size_of::<Function>()
+            + size_of::<(Arc<FunctionName>, usize)>()
+            + size_of::<FunctionName>()
+            + TABLE_BYTES;
         [
             size_of_val(&*self.lines),
             size_of_val(&*self.calls),
@@ -180,11 +183,11 @@ impl Stacks {
 /// The number of a function, which may be new.
 fn number(
     functions: &mut Vec<Function>,
-    by_name: &mut FxHashMap<FunctionName, usize>,
+    by_name: &mut FxHashMap<Arc<FunctionName>, usize>,
     function: Function,
 ) -> usize {
     let next = functions.len();
-    let place = *by_name.entry(function.name.clone()).or_insert(next);
+    let place = *by_name.entry(Arc::clone(&function.name)).or_insert(next);
     if place == next {
         functions.push(function);
     }
@@ -216,7 +219,7 @@ fn of_frame(frame: &Frame, is_kernel: bool) -> Function {
         name: printable(&name(frame)).into_owned(),
         module: printable(module).into_owned(),
     };
-    Function { name, kind, is_named: frame.name().is_some() }
+    Function { name: Arc::new(name), kind, is_named: frame.name().is_some() }
 }
 
 /// Where a text lies in memory. What is held lies where nothing else does.

@@ -169,10 +169,12 @@ fn flames_add_up() {
     let stacks = Stacks::of(window(5, ENOUGH, &samples).snapshot(Span::Window, 2));
     let flame = Flame::of(&stacks, &Filter::default().stacks(&stacks));
     assert_eq!(flame.get(0).unwrap().total, 4);
-    for node in flame.nodes() {
-        let children: u64 = node.children.iter().map(|it| flame.get(*it).unwrap().total).sum();
-        assert_eq!(node.total, node.own + children, "{node:?}");
-        let names: Vec<_> = node.children.iter().map(|it| &flame.get(*it).unwrap().name).collect();
+    for (place, node) in flame.nodes().iter().enumerate() {
+        let calls: Vec<_> = flame.calls(place).map(|it| flame.get(it).unwrap()).collect();
+        assert!(calls.iter().all(|it| it.parent == place), "{node:?}");
+        let totals: u64 = calls.iter().map(|it| it.total).sum();
+        assert_eq!(node.total, node.own + totals, "{node:?}");
+        let names: Vec<_> = calls.iter().map(|it| &it.name).collect();
         assert!(names.is_sorted(), "{names:?}");
     }
     let path: Vec<FunctionName> = [("web", ""), ("main", "/bin/a"), ("a", "/bin/a")]

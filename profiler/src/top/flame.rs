@@ -132,13 +132,13 @@ fn children(flame: &Flame, of: &Block) -> Vec<Block> {
     };
     let mut before = 0_u64;
     let mut blocks = Vec::new();
-    for child in &node.children {
-        let total = flame.get(*child).map_or(0, |it| it.total);
+    for call in flame.calls(of.place) {
+        let total = flame.get(call).map_or(0, |it| it.total);
         let (begin, end) = (at(before), at(before.saturating_add(total)));
         before = before.saturating_add(total);
         if end > begin {
             let is_odd = of.is_odd ^ (blocks.len() % 2 == 0);
-            blocks.push(Block { place: *child, begin, end, is_odd });
+            blocks.push(Block { place: call, begin, end, is_odd });
         }
     }
     blocks

@@ -187,9 +187,8 @@ fn climb(app: &mut App, flame: &Flame, deeper: bool) {
         return;
     }
     let total = |it: &usize| flame.get(*it).map_or(0, |it| it.total);
-    let children = flame.get(at).map_or(&[][..], |it| &it.children);
-    if let Some(largest) = children.iter().max_by_key(|it| total(it)) {
-        app.call = flame.path(*largest);
+    if let Some(largest) = flame.calls(at).max_by_key(total) {
+        app.call = flame.path(largest);
     }
 }
 
@@ -197,10 +196,8 @@ fn climb(app: &mut App, flame: &Flame, deeper: bool) {
 fn beside(app: &mut App, model: &Model, right: bool) {
     let Body::Flame(flame) = &model.body else { return };
     let at = flame.follow(&app.call);
-    let Some(siblings) = flame.get(at).and_then(|it| flame.get(it.parent)).map(|it| &it.children)
-    else {
-        return;
-    };
+    let Some(node) = flame.get(at) else { return };
+    let siblings: Vec<usize> = flame.calls(node.parent).collect();
     let place = siblings.iter().position(|it| *it == at);
     let next = place.and_then(|it| if right { it.checked_add(1) } else { it.checked_sub(1) });
     if let Some(next) = next.and_then(|it| siblings.get(it)) {
