@@ -2,23 +2,31 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod plausible;
+#[path = "live/run.rs"]
+mod run;
 #[path = "browser/webdriver.rs"]
 mod webdriver;
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    net::{TcpListener, TcpStream},
-    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
+use jiff::tz::TimeZone;
 use plausible::{Recorder, Stacks, export};
-use profiler_profile::{export::html, source::Rate};
+use profiler_profile::{
+    diff::Measure,
+    export::change::Comparison,
+    import::{Counted, Filter, Limits, folded},
+    source::Rate,
+};
 use profiler_testing::skipped;
 use serde_json::{Value, json};
 
-use crate::webdriver::{Browser, ESCAPE};
+use crate::{
+    run::Run,
+    webdriver::{Browser, ENTER, ESCAPE, UP},
+};
 
 /// A condition that does not hold after this time never will.
 const LONG: Duration = Duration::from_secs(60);
@@ -44,90 +52,15 @@ fn samples(all: &[(usize, u32, &[&str])]) -> String {
     data.split_once("</script>").unwrap().0.to_owned()
 }
 
-/// A run of twenty slices of which the test says what is sampled.
-struct Run {
-    address: String,
-    state: Arc<Mutex<State>>,
-}
-
-#[derive(Default)]
-struct State {
-    samples: String,
-    end: u64,
-    has_ended: bool,
-    asked: Vec<String>,
-}
-
-impl Run {
-    fn start(samples: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}/", listener.local_addr().unwrap());
-        let state = Arc::new(Mutex::new(State { samples, end: 20, ..State::default() }));
-        let shared = Arc::clone(&state);
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let state = Arc::clone(&shared);
-                thread::spawn(move || answer(&stream, &state));
-            }
-        });
-        Self { address, state }
-    }
-
-    /// From now on these are the samples, and so many slices have passed.
-    fn go_on(&self, samples: String, end: u64) {
-        let mut state = self.state.lock().unwrap();
-        (state.samples, state.end) = (samples, end);
-    }
-
-    fn has_asked(&self, part: &str) -> bool {
-        self.state.lock().unwrap().asked.iter().any(|it| it.contains(part))
-    }
-}
-
-fn answer(mut stream: &TcpStream, state: &Mutex<State>) {
-    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let Some(first) = lines.next() else { return };
-    while lines.next().is_some_and(|line| !line.is_empty()) {}
-    let path = first.split(' ').nth(1).unwrap().to_owned();
-    state.lock().unwrap().asked.push(path.clone());
-    let begin =
-        |kind: &str| format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n");
-    if path.starts_with("/events") {
-        let run =
-            json!({ "window": 20, "slice_ms": 500, "formats": [["folded", "Folded stacks"]] });
-        let head = begin("text/event-stream");
-        let mut told = write!(stream, "{head}\r\nevent: run\ndata: {run}\n\n");
-        while told.is_ok() {
-            let State { end, has_ended, .. } = *state.lock().unwrap();
-            if has_ended {
-                let _ = write!(stream, "event: end\ndata: {{}}\n\n");
-                return;
-            }
-            let tick = json!({
-                "first": 0, "end": end, "is_behind": false, "is_short": false, "lost": [["ring full", 3]],
-                "cpu": 0.012, "memory_bytes": 45 << 20,
-            });
-            told = write!(stream, "event: tick\ndata: {tick}\n\n");
-            thread::sleep(Duration::from_millis(50));
-        }
-        return;
-    }
-    let State { end, samples, .. } = &*state.lock().unwrap();
-    let (kind, body) = if path.starts_with("/data") {
-        let (first, last) = if path.contains("first=") { (5, 8) } else { (0, *end) };
-        (
-            "application/json",
-            format!("{{\"first\":{first},\"end\":{last},\"took_ms\":0,\"profile\":{samples}}}"),
-        )
-    } else if path.starts_with("/strips") {
-        let strips = json!([[7, 7, "app", [0, 5, 6], [3, 9, 9]], [8, 8, "<b>app", [7], [9]]]);
-        let first = end.saturating_sub(20);
-        let strips = json!({ "first": first, "end": end, "since": 0, "strips": strips });
-        ("application/json", strips.to_string())
-    } else {
-        ("text/html; charset=utf-8", html::live_page())
-    };
-    let _ = write!(stream, "{}Content-Length: {}\r\n\r\n{body}", begin(kind), body.len());
+/// What has changed from some folded stacks to others, as the live page asks for it.
+fn changes(before: &str, after: &str) -> String {
+    let [before, after] = [before, after].map(|text| {
+        let read = folded::read(text.as_bytes(), &Limits::default()).unwrap();
+        Counted::of(&read, &Filter::default(), "profiler", TimeZone::UTC).unwrap()
+    });
+    let mut data = Vec::new();
+    Comparison::new(&before, &after, Measure::Share).write_data(&mut data).unwrap();
+    String::from_utf8(data).unwrap()
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -163,6 +96,17 @@ fn click_row(browser: &Browser, row: usize) {
          return [at.left + 20, at.top + 10]"
     ));
     browser.mouse(at[0].as_f64().unwrap(), at[1].as_f64().unwrap(), true);
+}
+
+/// Where a slice of the timeline is in the window, and the top of it.
+fn timeline(browser: &Browser) -> (impl Fn(f64) -> f64, f64) {
+    let at = browser.run(
+        "const at = document.getElementById('strips-canvas').getBoundingClientRect();
+         return [at.left, at.top, at.width]",
+    );
+    let [left, top, width] = [0, 1, 2].map(|it| at[it].as_f64().unwrap());
+    // Twenty slices beside the names.
+    (move |it| left + 170.0 + it * (width - 170.0) / 20.0, top)
 }
 
 fn hash(browser: &Browser) -> String {
@@ -243,13 +187,7 @@ fn a_range_is_dragged_or_marked_by_keys() {
     wait_until("strips are asked for", || run.has_asked("/strips?by=cpu"));
     browser.click("#by option:nth-child(2)");
     wait_until("by process", || run.has_asked("/strips?by=process"));
-    let at = browser.run(
-        "const at = document.getElementById('strips-canvas').getBoundingClientRect();
-         return [at.left, at.top, at.width]",
-    );
-    let [left, top, width] = [0, 1, 2].map(|it| at[it].as_f64().unwrap());
-    // Twenty slices beside the names.
-    let slice = |it: f64| left + 170.0 + it * (width - 170.0) / 20.0;
+    let (slice, top) = timeline(&browser);
     browser.drag((slice(5.5), top + 25.0), (slice(7.5), top + 25.0));
     wait_until("the range is asked for", || run.has_asked("/data?first=5&end=8"));
     wait_until("it is shown", || browser.text("#state").starts_with("Range · 1.5 s"));
@@ -273,7 +211,7 @@ fn a_range_is_dragged_or_marked_by_keys() {
         "{}",
         browser.text("#strip-cursor")
     );
-    browser.keys("\u{e007}");
+    browser.keys(ENTER);
     wait_until("the range is asked for", || run.has_asked("/data?first=18&end=20"));
     browser.keys(" ");
     assert_eq!(browser.text("#pause"), "Go on");
@@ -284,6 +222,89 @@ fn a_range_is_dragged_or_marked_by_keys() {
     run.state.lock().unwrap().has_ended = true;
     wait_until("the end is told", || browser.text("#state").starts_with("The run has ended"));
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn two_ranges_are_compared() {
+    let Some(browser) = browser() else { return };
+    let run = Run::start(first());
+    // The second has twice the samples, which is no change.
+    run.state.lock().unwrap().changes = changes(
+        "app;main;work;hot 6000\napp;main;idle 3000\napp;main;gone 1000\n",
+        "app;main;work;hot 16000\napp;main;idle 1000\napp;main;new 3000\n",
+    );
+    browser.visit(&run.address);
+    wait_until("samples are shown", || table(&browser).len() == 4);
+    wait_until("strips are shown", || run.has_asked("/strips"));
+    let is_on = |browser: &Browser, button: &str| {
+        let state = format!(
+            "const it = document.querySelector('{button}'); return [it.disabled, it.getAttribute('aria-pressed')]"
+        );
+        browser.run(&state) == json!([false, "true"])
+    };
+    let is_disabled = "return document.getElementById('span-compare').disabled";
+    assert_eq!(browser.run(is_disabled), json!(true), "there is nothing to compare");
+    let (slice, top) = timeline(&browser);
+    let drag = |from, to| browser.drag((slice(from), top + 25.0), (slice(to), top + 25.0));
+    drag(5.5, 7.5);
+    wait_until("the range is shown", || browser.text("#state").starts_with("Range · 1.5 s"));
+    browser.click("#span-compare");
+    wait_until("it asks for another", || browser.text("#state").contains("mark another range"));
+    drag(12.5, 15.5);
+    let asked = "/data?first=12&end=16&before_first=5&before_end=8&source=0";
+    wait_until("the comparison is asked for", || run.has_asked(asked));
+    let changed =
+        ["idle -83.3%", "hot +33.3%", "new new", "gone -100.0%", "work ±", "app ±", "main ±"];
+    wait_until("changes are shown", || table(&browser) == changed);
+    assert!(is_on(&browser, "#span-compare"));
+    assert_eq!(browser.text("#state"), "Compare · before: 1.5 s, until 6.0 s ago · after: 2.0 s");
+    assert!(
+        browser.text("#about").contains("20,000 samples · 10,000 before · shares are compared")
+    );
+    let shown = "return [...document.querySelectorAll('.legend li')]
+        .filter((it) => getComputedStyle(it).display !== 'none').map((it) => it.textContent)";
+    assert_eq!(browser.run(shown), json!(["More", "Less", "Noise"]));
+
+    // By keys alone: from the root to the hottest call, which says what it has grown by.
+    browser.run("document.activeElement.blur()");
+    browser.keys(&UP.repeat(5));
+    assert_eq!(browser.text("#cursor"), "hot · 16,000 samples · 80.0% · +33.3%");
+    browser.keys("d");
+    let links =
+        "return [...document.querySelectorAll('#formats a')].map((it) => it.getAttribute('href'))";
+    let link = "download/svg?first=12&end=16&before_first=5&before_end=8";
+    assert_eq!(browser.run(links), json!([link]));
+    browser.keys(ESCAPE);
+
+    // A link holds both ranges.
+    wait_until("the link says so", || hash(&browser).starts_with("#span=12-16&before=5-8"));
+    let link = browser.run("return location.href");
+    let other = Browser::start(1000, 700).unwrap();
+    // It names an event that this run does not have.
+    other.visit(&format!("{}&event=3", link.as_str().unwrap()));
+    wait_until("the link shows the same", || table(&other) == changed);
+    assert!(is_on(&other, "#span-compare"));
+    other.keys("s");
+    wait_until("all of the run is shown", || table(&other).len() == 4);
+
+    // Once more, and the range is there alone.
+    browser.keys("v");
+    wait_until("the range is asked for", || run.has_asked("/data?first=12&end=16"));
+    wait_until("the range is shown", || table(&browser).len() == 4);
+    assert_eq!(browser.run(shown), json!(["User", "Inlined", "Kernel"]));
+    assert!(is_on(&browser, "#span-range"));
+    browser.keys("v");
+    browser.chord(SHIFT, LEFT);
+    browser.keys(ENTER);
+    wait_until("the marked range is compared", || {
+        run.has_asked("/data?first=18&end=20&before_first=12&before_end=16&source=0")
+    });
+    browser.keys("w");
+    wait_until("it follows again", || browser.text("#state").starts_with("Live"));
+    assert_eq!(table(&browser).len(), 4);
+    for browser in [&browser, &other] {
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+    }
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Comparison {
         html::write_changes(&self.profile, &self.about, self.scale, to)
     }
 
+    /// Writes the samples of that page alone, as it reads them: JSON.
+    pub fn write_data(&self, to: &mut dyn Write) -> io::Result<()> {
+        html::write_changes_data(&self.profile, &self.about, self.scale, to)
+    }
+
     /// The stacks of both, with the samples of the second, and beside them those of the first by node.
     fn tree(&self) -> (Tree, Vec<u64>) {
         let mut builder = Builder::new();

@@ -77,7 +77,7 @@ impl Flame {
             {
                 builder.call(process, Arc::clone(name), Kind::Process);
             }
-            for function in calls.iter().skip(builder.open.len() - 2) {
+            for function in calls.iter().skip(builder.open.len().saturating_sub(2)) {
                 let Some(called) = stacks.get(*function) else { break };
                 builder.call(*function, Arc::clone(&called.name), called.kind);
             }

@@ -23,7 +23,7 @@ use profiler_profile::{
         format::{FORMATS, Format},
         html,
     },
-    live::{Live, SLICE},
+    live::{Live, Range, SLICE},
     source::Source,
 };
 use serde_json::json;
@@ -56,8 +56,11 @@ pub(super) struct Site {
     page: Bytes,
     policy: String,
     /// Of which second these are, and what was asked for.
-    made: Mutex<(u64, HashMap<Time, Bytes>)>,
+    made: Mutex<(u64, HashMap<Key, Bytes>)>,
 }
+
+/// The time, what it is compared with, and of which source.
+type Key = (Time, Option<Range>, Option<usize>);
 
 /// What a body is, and the body.
 type Answer = (&'static str, Bytes);
@@ -126,6 +129,9 @@ impl Site {
             return refusal(StatusCode::NOT_FOUND);
         }
         let Some(asked) = Asked::parse(query) else { return refusal(StatusCode::BAD_REQUEST) };
+        if asked.before.is_some() && format.is_some_and(|it| !making::is_of_changes(it)) {
+            return refusal(StatusCode::BAD_REQUEST);
+        }
         let (maker, is_data) = (Arc::clone(site), path == "/data");
         let make = move || match format {
             Some(format) => maker.file(&asked, format),
@@ -146,18 +152,24 @@ impl Site {
     }
 
     fn file(&self, asked: &Asked, format: &'static Format) -> io::Result<Answer> {
-        let bytes = making::file(&self.live, &self.sources, asked, self.window, format)?;
+        let Self { live, sources, window, .. } = self;
+        let bytes = match asked.before {
+            Some(it) => making::file_of_changes(live, sources, asked, *window, it, format)?,
+            None => making::file(live, sources, asked, *window, format)?,
+        };
         Ok((FILE, bytes.into()))
     }
 
     /// The samples, which pages of the same second share.
     fn data(&self, asked: &Asked) -> io::Result<Answer> {
         // What is filtered here is for files; the page does that by itself.
-        let asked = Asked { source: None, process: None, thread: None, ..*asked };
+        let source = asked.source.filter(|_| asked.before.is_some());
+        let asked = Asked { source, process: None, thread: None, ..*asked };
+        let key = (asked.time, asked.before, source);
         let now = self.live.kept(crate::kernel::monotonic_ns()).end;
         if let Ok(made) = self.made.lock()
             && made.0 == now
-            && let Some(bytes) = made.1.get(&asked.time)
+            && let Some(bytes) = made.1.get(&key)
         {
             return Ok((JSON, bytes.clone()));
         }
@@ -166,7 +178,7 @@ impl Site {
             if made.0 != now || made.1.len() >= KEPT {
                 *made = (now, HashMap::new());
             }
-            made.1.insert(asked.time, bytes.clone());
+            made.1.insert(key, bytes.clone());
         }
         Ok((JSON, bytes))
     }
@@ -175,7 +187,8 @@ impl Site {
     fn events(&self, ended: watch::Receiver<bool>) -> Response<Body> {
         let (sender, body) = Channel::new(1);
         let formats = FORMATS.iter().filter(|it| making::is_offered(it));
-        let formats: Vec<(&str, &str)> = formats.map(|it| (it.name, it.help)).collect();
+        let formats: Vec<(&str, &str, bool)> =
+            formats.map(|it| (it.name, it.help, making::is_of_changes(it))).collect();
         let run = json!({
             "window": self.window, "slice_ms": SLICE.as_secs_f64() * 1000.0, "formats": formats,
         });
@@ -249,4 +262,39 @@ fn name_of(format: &Format) -> HeaderValue {
     let extension = format.extensions.first().unwrap_or(&"txt");
     let name = HeaderValue::from_str(&format!("attachment; filename=\"profile.{extension}\""));
     name.unwrap_or_else(|_| HeaderValue::from_static("attachment"))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_reads_nothing_has_nothing_kept_for_it_but_the_last() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (sender, mut body) = Channel::new(1);
+            let (tick, ticks) = watch::channel(String::new());
+            let (end, ended) = watch::channel(false);
+            let told = tokio::spawn(tell(sender, "{}".into(), ticks, ended));
+            for it in 0..1000 {
+                tick.send_replace(it.to_string());
+                tokio::task::yield_now().await;
+            }
+            let mut events = Vec::new();
+            while !events.last().is_some_and(|it: &String| it.contains("999")) {
+                let bytes = body.frame().await.unwrap().unwrap().into_data().unwrap();
+                events.push(String::from_utf8(bytes.to_vec()).unwrap());
+            }
+            // Of a thousand those that were under way, and the one that holds.
+            assert!(events.len() <= 4, "{events:?}");
+            assert_eq!(events.first().unwrap(), "event: run\ndata: {}\n\n");
+            end.send_replace(true);
+            let last = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(&last[..], b"event: end\ndata: {}\n\n");
+            told.await.unwrap();
+            assert!(body.frame().await.is_none());
+        });
+    }
 }

@@ -18,6 +18,8 @@ pub(super) enum Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) time: Time,
+    /// Not that time itself, but how it differs from these slices, of one source.
+    pub(super) before: Option<Range>,
     /// Samples of this source only.
     pub(super) source: Option<usize>,
     /// Of this process.
@@ -35,6 +37,7 @@ impl Asked {
     pub(super) fn parse(query: &str) -> Option<Self> {
         let mut asked = Self {
             time: Time::default(),
+            before: None,
             source: None,
             process: None,
             thread: None,
@@ -42,6 +45,7 @@ impl Asked {
             since: 0,
         };
         let (mut first, mut end) = (None, None);
+        let (mut before_first, mut before_end) = (None, None);
         for (name, value) in query.split('&').filter(|it| !it.is_empty()).map(pair) {
             match name {
                 "span" => {
@@ -61,6 +65,8 @@ impl Asked {
                 }
                 "first" => first = Some(value.parse().ok()?),
                 "end" => end = Some(value.parse().ok()?),
+                "before_first" => before_first = Some(value.parse().ok()?),
+                "before_end" => before_end = Some(value.parse().ok()?),
                 "since" => asked.since = value.parse().ok()?,
                 "source" => asked.source = Some(value.parse().ok()?),
                 "pid" => asked.process = Some(value.parse().ok()?),
@@ -68,10 +74,14 @@ impl Asked {
                 _ => return None,
             }
         }
-        match (first, end) {
-            (Some(first), Some(end)) => asked.time = Time::Range(Range { first, end }),
-            (None, None) => {}
-            _ => return None,
+        let is_half = |first: Option<u64>, end: Option<u64>| first.is_some() != end.is_some();
+        if is_half(first, end) || is_half(before_first, before_end) {
+            return None;
+        }
+        let range = |(first, end)| Range { first, end };
+        asked.before = before_first.zip(before_end).map(range);
+        if let Some(range) = first.zip(end).map(range) {
+            asked.time = Time::Range(range);
         }
         Some(asked)
     }
@@ -103,8 +113,20 @@ mod tests {
         assert_eq!(Asked::parse("span=start").unwrap().time, Time::Start);
         let strips = Asked::parse("by=thread&since=70").unwrap();
         assert_eq!((strips.by, strips.since), (By::Thread, 70));
-        for bad in ["span=all", "first=1", "first=-1&end=2", "pid=x", "what=1", "by=", "since=1e3"]
-        {
+        let compared = Asked::parse("first=3&end=9&before_first=0&before_end=2").unwrap();
+        assert_eq!(compared.time, Time::Range(Range { first: 3, end: 9 }));
+        assert_eq!(compared.before, Some(Range { first: 0, end: 2 }));
+        for bad in [
+            "before_first=1",
+            "before_end=1&first=1&end=2",
+            "span=all",
+            "first=1",
+            "first=-1&end=2",
+            "pid=x",
+            "what=1",
+            "by=",
+            "since=1e3",
+        ] {
             assert_eq!(Asked::parse(bad), None, "{bad}");
         }
     }

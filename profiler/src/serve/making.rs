@@ -1,16 +1,26 @@
 //! What pages get of the samples.
 
-use std::{fmt::Write as _, io, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    io::{self, Write as _},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::tz::TimeZone;
 use profiler_profile::{
+    diff::Measure,
     export::{
         about::About,
+        change::Comparison,
         format::{Export, Format, Options},
         html,
         output::Output,
         root::Root,
+        svg,
     },
+    import::Counted,
     live::{Line, Live, Range, SLICE, Span},
     profile::{Entry, Profile},
     source::Source,
@@ -79,6 +89,52 @@ fn cut(live: &Live, sources: &[Source], asked: &Asked, window: u64) -> Cut {
     Cut { range, entries: lines.iter().map(Line::to_entry).collect(), about }
 }
 
+/// The same of one source, as a run that has no other, or of all.
+fn cut_alone(live: &Live, sources: &[Arc<Source>], asked: &Asked, window: u64) -> Cut {
+    let is_wanted = |it: &&Arc<Source>| asked.source.is_none_or(|slot| slot == it.slot);
+    let mut sources: Vec<Source> =
+        sources.iter().filter(is_wanted).map(|it| (**it).clone()).collect();
+    // A profile of one event has no others.
+    let is_one = sources.len() == 1;
+    sources.iter_mut().filter(|_| is_one).for_each(|it| it.slot = 0);
+    let mut cut = cut(live, &sources, asked, window);
+    if let Some(source) = sources.first().filter(|_| is_one).cloned().map(Arc::new) {
+        for entry in &mut cut.entries {
+            entry.source = Arc::clone(&source);
+        }
+    }
+    cut
+}
+
+/// Two ranges, and how the second differs from the first.
+struct Compared {
+    before: Range,
+    after: Range,
+    comparison: Comparison,
+}
+
+/// Compares the time that is asked for with these slices, by the shares of each function, since one may be longer.
+fn compare(
+    live: &Live,
+    sources: &[Arc<Source>],
+    asked: &Asked,
+    window: u64,
+    before: Range,
+) -> Compared {
+    // The first, unless the run has the one that is asked for.
+    let is_there = |slot: &usize| sources.iter().any(|it| it.slot == *slot);
+    let source = Some(asked.source.filter(is_there).unwrap_or(0));
+    let of = |time| {
+        let asked = Asked { time, source, ..*asked };
+        let Cut { range, entries, about } = cut_alone(live, sources, &asked, window);
+        (range, Counted { profile: profile_of(entries), about, left_out: BTreeSet::new() })
+    };
+    let (before, counted_before) = of(Time::Range(before));
+    let (after, counted) = of(asked.time);
+    let comparison = Comparison::new(&counted_before, &counted, Measure::Share);
+    Compared { before, after, comparison }
+}
+
 fn lasting(slices: u64) -> Duration {
     SLICE.saturating_mul(u32::try_from(slices).unwrap_or(u32::MAX))
 }
@@ -92,7 +148,7 @@ fn profile_of(entries: Vec<Entry>) -> Profile {
     profile
 }
 
-/// The samples as the page reads them, all sources.
+/// The samples as the page reads them: all sources, or what has changed in one.
 pub(super) fn data(
     live: &Live,
     sources: &[Arc<Source>],
@@ -100,13 +156,24 @@ pub(super) fn data(
     window: u64,
 ) -> io::Result<Vec<u8>> {
     let begun = thread_cpu();
-    let sources: Vec<Source> = sources.iter().map(|it| (**it).clone()).collect();
-    let Cut { range: Range { first, end }, entries, about } = cut(live, &sources, asked, window);
-    let mut bytes = format!("{{\"first\":{first},\"end\":{end},\"profile\":").into_bytes();
-    html::write_data(&profile_of(entries), &about, &mut bytes)?;
+    let mut bytes = Vec::new();
+    if let Some(before) = asked.before {
+        let Compared { before, after, comparison } = compare(live, sources, asked, window, before);
+        let Range { first, end } = before;
+        write!(bytes, "{{\"before\":{{\"first\":{first},\"end\":{end}}},")?;
+        let Range { first, end } = after;
+        write!(bytes, "\"first\":{first},\"end\":{end},\"profile\":")?;
+        comparison.write_data(&mut bytes)?;
+    } else {
+        let sources: Vec<Source> = sources.iter().map(|it| (**it).clone()).collect();
+        let Cut { range, entries, about } = cut(live, &sources, asked, window);
+        let Range { first, end } = range;
+        write!(bytes, "{{\"first\":{first},\"end\":{end},\"profile\":")?;
+        html::write_data(&profile_of(entries), &about, &mut bytes)?;
+    }
     // What the page asks for less often if that is much.
     let took_ms = thread_cpu().saturating_sub(begun).as_secs_f64() * 1000.0;
-    bytes.extend_from_slice(format!(",\"took_ms\":{took_ms:.3}}}").as_bytes());
+    write!(bytes, ",\"took_ms\":{took_ms:.3}}}")?;
     Ok(bytes)
 }
 
@@ -134,6 +201,30 @@ pub(super) fn is_offered(format: &Format) -> bool {
     !matches!(format.export, Export::Timeline(_))
 }
 
+/// Whether the format can be written of what has changed.
+pub(super) fn is_of_changes(format: &Format) -> bool {
+    [svg::FORMAT.name, html::FORMAT.name].contains(&format.name)
+}
+
+/// What has changed, in one of the formats for that.
+pub(super) fn file_of_changes(
+    live: &Live,
+    sources: &[Arc<Source>],
+    asked: &Asked,
+    window: u64,
+    before: Range,
+    format: &Format,
+) -> io::Result<Vec<u8>> {
+    let Compared { comparison, .. } = compare(live, sources, asked, window, before);
+    let mut bytes = Vec::new();
+    if format.name == svg::FORMAT.name {
+        comparison.write_svg(&mut bytes)?;
+    } else {
+        comparison.write_html(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
 /// A file in a format, as `record` writes it of a whole run.
 pub(super) fn file(
     live: &Live,
@@ -142,18 +233,7 @@ pub(super) fn file(
     window: u64,
     format: &Format,
 ) -> io::Result<Vec<u8>> {
-    let is_wanted = |it: &&Arc<Source>| asked.source.is_none_or(|slot| slot == it.slot);
-    let mut sources: Vec<Source> =
-        sources.iter().filter(is_wanted).map(|it| (**it).clone()).collect();
-    // A profile of one event has no others.
-    let is_one = sources.len() == 1;
-    sources.iter_mut().filter(|_| is_one).for_each(|it| it.slot = 0);
-    let Cut { mut entries, about, .. } = cut(live, &sources, asked, window);
-    if let Some(source) = sources.first().filter(|_| is_one).cloned().map(Arc::new) {
-        for entry in &mut entries {
-            entry.source = Arc::clone(&source);
-        }
-    }
+    let Cut { entries, about, .. } = cut_alone(live, sources, asked, window);
     let profile = profile_of(entries);
     let options = Options {
         kernel_stacks: profile.entries().any(|it| !it.kernel.is_empty()),

@@ -24,7 +24,11 @@ class Choice {
   // Has a page show the same of the samples that it has.
   apply(page) {
     const { profile, filter, parts, table } = page;
-    filter.source = this.source !== null && this.source < profile.sources.length ? this.source : filter.source;
+    // The sources of a comparison are not those of the run.
+    const { change } = profile.file;
+    const isSource = this.source !== null && (change || this.source < profile.sources.length);
+    const first = !change && profile.sources.length > 1 ? 0 : null;
+    filter.source = isSource ? this.source : first;
     filter.module = this.module;
     filter.process = this.process && this.isProcessChosen ? profile.rowOfProcess(this.process) : null;
     filter.thread = this.thread && profile.rowOfThread(this.thread, this.process);

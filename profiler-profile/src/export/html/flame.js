@@ -197,7 +197,8 @@ class FlameGraph {
         const of = box.node.function;
         const isMarked = this.isMarked && this.isMarked(of);
         context.globalAlpha = this.isMarked && !isMarked ? 0.38 : box.isCaller ? 0.55 : 1;
-        context.fillStyle = isMarked ? theme.mark : this.colour(box.node);
+        const change = profile.change(box.node.before, box.node.total);
+        context.fillStyle = isMarked ? theme.mark : this.colour(box.node, change);
         if (box.width > 5) {
           context.beginPath();
           context.roundRect(box.x, y, shown, ROW - 1, 2.5);
@@ -206,7 +207,9 @@ class FlameGraph {
           context.fillRect(box.x, y, shown, ROW - 1);
         }
         if (box.width >= TEXT_FROM) {
-          const text = this.fitting(profile.names[of], shown - 10);
+          // Whoever can't tell the colours apart reads it.
+          const grown = change && !change.isNoise ? `${growth(change)} ` : "";
+          const text = this.fitting(grown + profile.names[of], shown - 10);
           if (this.isMarked && !isMarked) context.globalAlpha = 0.6;
           context.fillStyle = isMarked ? theme.markText : theme.text;
           context.fillText(text, box.x + 5, y + ROW / 2 + 0.5);
@@ -217,11 +220,9 @@ class FlameGraph {
     for (const box of [this.hovered, this.cursor]) if (box) this.outline(box);
   }
 
-  colour(node) {
-    const { profile } = this;
-    const change = profile.change(node.before, node.total);
+  colour(node, change) {
     if (change) return changeColour(change.isNoise ? null : change.relative, this.isDark);
-    return this.colours[profile.kinds[node.function]][this.shades[node.function]];
+    return this.colours[this.profile.kinds[node.function]][this.shades[node.function]];
   }
 
   outline(box) {

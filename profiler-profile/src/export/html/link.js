@@ -1,9 +1,11 @@
 // What is shown, in the part of the address that no server gets.
 
 const LINK = {
-  write(choice, { span, range, by }) {
+  write(choice, { span, range, before, by }) {
     const link = new URLSearchParams();
-    link.set("span", span === "range" ? `${range.first}-${range.end}` : span);
+    const text = ({ first, end }) => `${first}-${end}`;
+    link.set("span", span === "range" || span === "compare" ? text(range) : span);
+    if (span === "compare") link.set("before", text(before));
     if (by !== "cpu") link.set("by", by);
     if (choice.source) link.set("event", choice.source);
     if (choice.process && (choice.isProcessChosen || choice.thread)) {
@@ -31,10 +33,15 @@ const LINK = {
         return null;
       }
     };
-    const range = /^(\d{1,9})-(\d{1,9})$/.exec(link.get("span") || "");
+    const slices = (name) => {
+      const found = /^(\d{1,9})-(\d{1,9})$/.exec(link.get(name) || "");
+      return found && { first: Number(found[1]), end: Number(found[2]) };
+    };
+    const [range, before] = [slices("span"), slices("before")];
     const time = {
-      span: range ? "range" : link.get("span") === "start" ? "start" : "window",
-      range: range && { first: Number(range[1]), end: Number(range[2]) },
+      span: range ? (before ? "compare" : "range") : link.get("span") === "start" ? "start" : "window",
+      range,
+      before: range && before,
       by: ["process", "thread"].find((it) => it === link.get("by")) || "cpu",
     };
     const [process, thread, selected] = [list("process"), list("thread"), list("function")];

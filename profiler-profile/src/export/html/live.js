@@ -20,15 +20,14 @@ class Live {
     this.parts = {};
     for (const it of document.querySelectorAll("[id]")) this.parts[it.id] = it;
     const { time, choice } = LINK.read(location.hash);
-    Object.assign(this, { span: time.span, range: time.range, linked: choice });
+    Object.assign(this, { span: time.span, range: time.range, before: time.before, linked: choice });
     const { strips, by } = this.parts;
     by.value = time.by;
     this.timeline = new Timeline(
       { strips, canvas: this.parts["strips-canvas"], cursor: this.parts["strip-cursor"] },
       run.slice_ms / 1000,
-      { choose: (range) => this.choose(range ? "range" : "window", range), pick: (row) => this.pick(row) },
+      { choose: (range) => this.mark(range), pick: (row) => this.pick(row) },
     );
-    this.timeline.range = this.range;
     this.parts["span-window"].textContent = `Last ${(run.window * run.slice_ms) / 1000} s`;
     this.listen();
     this.press();
@@ -40,6 +39,7 @@ class Live {
     click("span-window", () => this.choose("window", this.range));
     click("span-start", () => this.choose("start", this.range));
     click("span-range", () => this.choose("range", this.range));
+    click("span-compare", () => this.compare());
     click("pause", () => this.pause());
     parts.by.addEventListener("change", () => {
       this.timeline.clear();
@@ -68,6 +68,7 @@ class Live {
       w: () => this.choose("window", this.range),
       s: () => this.choose("start", this.range),
       r: () => this.range && this.choose("range", this.range),
+      v: () => this.compare(),
       g: () => this.parts.strips.focus(),
       d: () => this.offer(),
     };
@@ -77,9 +78,12 @@ class Live {
   }
 
   press() {
-    const { parts, span, range, isPaused } = this;
-    for (const it of ["window", "start", "range"]) press(parts[`span-${it}`], it === span);
-    parts["span-range"].disabled = !range;
+    const { parts, span, range, before, isPaused, isCompared, timeline } = this;
+    for (const it of ["window", "start", "range", "compare"]) press(parts[`span-${it}`], it === span);
+    for (const it of ["range", "compare"]) parts[`span-${it}`].disabled = !range;
+    timeline.before = span === "compare" ? before : null;
+    timeline.range = span === "range" || isCompared ? range : null;
+    timeline.draw();
     press(parts.pause, isPaused);
     parts.pause.textContent = isPaused ? "Go on" : "Pause";
   }
@@ -87,10 +91,32 @@ class Live {
   // Shows another time of the run.
   choose(span, range) {
     Object.assign(this, { span, range, isPaused: false, nextAt: 0, isDue: true, shown: null });
-    this.timeline.range = span === "range" ? range : null;
-    this.timeline.draw();
     this.press();
     this.look();
+  }
+
+  // A range was marked in the timeline, or none.
+  mark(range) {
+    if (this.span === "compare") this.choose(range ? "compare" : "range", range || this.range);
+    else this.choose(range ? "range" : "window", range);
+  }
+
+  // Keeps the range to compare the next one with; once more, and that goes on alone.
+  compare() {
+    if (!this.range) return;
+    if (this.span === "compare") {
+      this.choose("range", this.range);
+      return;
+    }
+    this.before = this.range;
+    this.choose("compare", this.range);
+    this.parts.strips.focus();
+  }
+
+  // Whether there is a second range, which is compared with the one before.
+  get isCompared() {
+    const { span, range, before } = this;
+    return span === "compare" && (range.first !== before.first || range.end !== before.end);
   }
 
   pause() {
@@ -124,17 +150,25 @@ class Live {
     this.look();
   }
 
-  // What is asked for: a time, and of which event the strips are.
+  // The event that is chosen; the first where all are shown.
+  get source() {
+    return (this.page ? this.page.filter.source : this.linked.source) || 0;
+  }
+
+  // What is asked for.
   query() {
-    if (this.span === "range") return `first=${this.range.first}&end=${this.range.end}`;
-    return `span=${this.span}`;
+    const { span, range, before, source, isCompared } = this;
+    if (span === "window" || span === "start") return `span=${span}`;
+    const query = `first=${range.first}&end=${range.end}`;
+    return isCompared ? `${query}&before_first=${before.first}&before_end=${before.end}&source=${source}` : query;
   }
 
   // Whether what is shown can still change.
   get isOld() {
     if (!this.shown || this.isDue) return true;
     if (this.isPaused || document.hidden) return false;
-    return this.span !== "range" || this.shown.at < this.range.end + LATE;
+    if (this.span === "window" || this.span === "start") return true;
+    return this.shown.at < Math.max(this.range.end, this.isCompared ? this.before.end : 0) + LATE;
   }
 
   // Asks for what there is to show, unless it was asked for, or that would take too much of the time.
@@ -168,15 +202,14 @@ class Live {
     if (document.hidden) return;
     const { timeline, parts } = this;
     const since = Math.max(timeline.since - LATE, 0);
-    const source = this.page && this.page.filter.source !== null ? this.page.filter.source : 0;
     const by = parts.by.value;
-    const strips = JSON.parse(await ask(`strips?by=${by}&source=${source}&since=${since}`));
+    const strips = JSON.parse(await ask(`strips?by=${by}&source=${this.source}&since=${since}`));
     const isSame = by === parts.by.value && since === Math.max(timeline.since - LATE, 0);
     if (isSame) timeline.take(strips);
   }
 
-  show({ first, end, profile }, query) {
-    this.shown = { first, end, query, at: this.tick.end };
+  show({ first, end, before, profile }, query) {
+    this.shown = { first, end, before, query, at: this.tick.end };
     const samples = new Profile(profile);
     if (this.page) {
       this.page.take(samples);
@@ -189,8 +222,8 @@ class Live {
   }
 
   link() {
-    const { span, range, parts } = this;
-    const link = LINK.write(new Choice(this.page), { span, range, by: parts.by.value });
+    const { span, range, before, parts } = this;
+    const link = LINK.write(new Choice(this.page), { span, range, before, by: parts.by.value });
     if (link !== location.hash) history.replaceState(null, "", location.pathname + link);
   }
 
@@ -200,12 +233,18 @@ class Live {
     if (!page || !shown) return;
     const { filter, profile } = page;
     const of = new URLSearchParams(shown.query === "span=start" ? "span=start" : `first=${shown.first}&end=${shown.end}`);
+    const { before } = shown;
+    if (before) {
+      of.set("before_first", before.first);
+      of.set("before_end", before.end);
+    }
     const process = filter.process === null ? null : profile.processes[filter.process].pid;
     const thread = filter.thread === null ? null : profile.threads[filter.thread].tid;
     for (const [name, value] of Object.entries({ source: filter.source, pid: process, tid: thread })) {
       if (value !== null) of.set(name, value);
     }
-    const list = run.formats.map(([name, help]) => {
+    const formats = run.formats.filter(([, , isOfChanges]) => isOfChanges || !before);
+    const list = formats.map(([name, help]) => {
       const [item, link] = [element("li"), element("a", "", name)];
       link.href = `download/${name}?${of}`;
       link.download = "";
@@ -213,7 +252,7 @@ class Live {
       return item;
     });
     const unfiltered = filter.module === null ? "" : " Files have the samples of all binaries.";
-    parts["downloads-what"].textContent = `What is shown, under the filters by event, process and thread.${unfiltered}`;
+    parts["downloads-what"].textContent = `${before ? "What has changed" : "What is shown"}, under the filters by event, process and thread.${unfiltered}`;
     parts.formats.replaceChildren(...list);
     parts.downloads.showModal();
   }
@@ -226,12 +265,18 @@ class Live {
     const facts = [];
     if (error) facts.push(error);
     else if (hasEnded) facts.push("The run has ended");
-    else facts.push(isPaused ? "Paused" : this.span === "range" ? "Range" : "Live");
-    if (shown && shown.query !== "span=start") {
-      const ago = tick.end - shown.end;
-      facts.push(ago > LATE ? `${seconds(shown.end - shown.first)}, until ${seconds(ago)} ago` : seconds(shown.end - shown.first));
+    else facts.push(isPaused ? "Paused" : { range: "Range", compare: "Compare" }[this.span] || "Live");
+    if (this.span === "compare" && !this.isCompared) facts.push("mark another range in the timeline");
+    const time = ({ first, end }) => {
+      const ago = tick.end - end;
+      return ago > LATE ? `${seconds(end - first)}, until ${seconds(ago)} ago` : seconds(end - first);
+    };
+    if (shown && shown.before) facts.push(`before: ${time(shown.before)}`, `after: ${time(shown)}`);
+    else if (shown && shown.query !== "span=start") facts.push(time(shown));
+    const isGone = (range) => range && range.end <= range.first;
+    if (shown && shown.query.startsWith("first=") && (isGone(shown) || isGone(shown.before))) {
+      facts.push("this time is no longer kept");
     }
-    if (this.span === "range" && shown && shown.end <= shown.first) facts.push("this time is no longer kept");
     if (tick && tick.is_behind) facts.push("samples wait for their names");
     if (tick && tick.is_short) facts.push("memory does not suffice for more: --max-memory");
     parts.state.textContent = facts.join(" · ");

@@ -13,7 +13,6 @@ class Page {
     const heads = { own: this.parts["by-own"], total: this.parts["by-total"], name: this.parts["by-name"] };
     this.graph = new FlameGraph(profile, { canvas, scroller, spacer });
     this.table = new FunctionTable(profile, { rows, sheet, heads }, (row) => this.choose(row));
-    document.body.classList.toggle("compares", Boolean(profile.file.change));
     this.describe();
     this.listen();
     this.choices();
@@ -33,6 +32,7 @@ class Page {
   describe() {
     const { file, sources } = this.profile;
     const { title, about, ledger, producer } = this.parts;
+    document.body.classList.toggle("compares", Boolean(file.change));
     title.textContent = sources.map((it) => it.title).join(" · ");
     document.title = `${title.textContent} – profile`;
     const { source, count } = this.profile.samples;
@@ -71,9 +71,14 @@ class Page {
     );
   }
 
+  // What is let through. A comparison has its samples as those of two sources: first those after, then those before.
+  get shown() {
+    return this.profile.file.change ? { ...this.filter, source: 0 } : this.filter;
+  }
+
   // Fills the lists of what can be filtered by, with the samples of each under the other filters.
   choices() {
-    const { profile, filter } = this;
+    const { profile, shown: filter } = this;
     const { event, process, thread, module } = this.parts;
     // What somebody chooses from does not change under their hands.
     const fill = (select, ...of) => {
@@ -120,7 +125,7 @@ class Page {
 
   // Sums what the filter lets through.
   count() {
-    const own = this.profile.own(this.filter);
+    const own = this.profile.own(this.shown);
     const total = this.profile.total(own);
     this.own = own;
     this.total = total[0];
@@ -198,12 +203,14 @@ class Page {
 
   // What is counted.
   unit() {
-    return this.profile.sources[this.filter.source || 0].unit;
+    return this.profile.sources[this.shown.source || 0].unit;
   }
 
   sentence(node) {
     const name = this.profile.names[node.function];
-    return `${name} · ${grouped(node.total)} ${this.unit()} · ${share(node.total, this.total)}`;
+    const change = this.profile.change(node.before, node.total);
+    const grown = change ? ` · ${change.isNoise ? "noise" : growth(change)}` : "";
+    return `${name} · ${grouped(node.total)} ${this.unit()} · ${share(node.total, this.total)}${grown}`;
   }
 
   // Marks what the search field says, and shows the share of it.

@@ -24,13 +24,15 @@ class FunctionTable {
   show(sums, before, total, isShown, stays) {
     Object.assign(this, { sums, before, total });
     const isFunction = ({ kind }) => kind !== KIND.ALL && kind !== KIND.PROCESS;
-    this.all = this.profile.rows.filter((it) => isFunction(it) && sums.total[it.row] > 0 && (!isShown || isShown(it)));
+    // Of a comparison also what has gone.
+    const isThere = ({ row }) => sums.total[row] > 0 || (before && before.total[row] > 0);
+    this.all = this.profile.rows.filter((it) => isFunction(it) && isThere(it) && (!isShown || isShown(it)));
     this.sort(this.order, this.backwards, stays);
   }
 
   sort(order, backwards, stays) {
     Object.assign(this, { order, backwards });
-    const { own, total } = this.sums;
+    const [own, total] = ["own", "total"].map((of) => this.keys(of));
     const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : a.row - b.row);
     const orders = {
       own: (a, b) => own[b.row] - own[a.row] || total[b.row] - total[a.row] || byName(a, b),
@@ -46,6 +48,17 @@ class FunctionTable {
     this.sheet.style.height = `${this.all.length * ROW_HEIGHT}px`;
     if (!stays) this.rows.scrollTop = 0;
     this.draw();
+  }
+
+  // What a column is sorted by: samples, or in a comparison what has changed, most first, before what may be noise.
+  keys(of) {
+    const { sums, before, profile } = this;
+    if (!before) return sums[of];
+    return sums[of].map((samples, row) => {
+      const change = profile.change(before[of][row], samples);
+      const size = Math.abs(samples - change.before);
+      return change.isNoise ? -1 / (1 + size) : size;
+    });
   }
 
   // Selects a function; the one that is selected is let go.

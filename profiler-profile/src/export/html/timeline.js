@@ -9,12 +9,13 @@ const STRIPS = 48;
 const DRAG = 4;
 
 class Timeline {
-  // `choose` gets a range of slices, or null, and `pick` the row that was clicked.
+  // `range` is what is shown, and `before` what that is compared with. `choose` gets a range of slices, or null, and `pick` the row that was clicked.
   constructor({ strips, canvas, cursor }, sliceSeconds, { choose, pick }) {
     Object.assign(this, { strips, canvas, said: cursor, sliceSeconds, choose, pick });
     this.context = canvas.getContext("2d");
     this.kept = { first: 0, end: 1 };
     this.range = null;
+    this.before = null;
     this.drag = null;
     this.at = null;
     this.row = 0;
@@ -250,17 +251,25 @@ class Timeline {
 
   paintRange(height, colour) {
     const { context, drag, marked } = this;
-    const shown = drag && Math.abs(drag.to - drag.from) >= DRAG
+    const chosen = drag && Math.abs(drag.to - drag.from) >= DRAG
       ? { first: this.slice(Math.min(drag.from, drag.to)), end: this.slice(Math.max(drag.from, drag.to)) + 1 }
-      : marked || this.range;
-    if (shown) {
-      const [from, to] = [Math.max(this.x(shown.first), LABEL), Math.min(this.x(shown.end), this.width)];
+      : marked;
+    const { before } = this;
+    const range = chosen || this.range;
+    const ranges = [before && { ...before, name: "before" }, range && { ...range, name: before ? "after" : "" }];
+    for (const { first, end, name } of ranges.filter(Boolean)) {
+      const [from, to] = [Math.max(this.x(first), LABEL), Math.min(this.x(end), this.width)];
+      if (to <= from) continue;
       context.fillStyle = colour("--focus");
       context.globalAlpha = 0.16;
       context.fillRect(from, 0, Math.max(to - from, 1), height);
       context.globalAlpha = 1;
       context.fillRect(from, 0, 1, height);
       context.fillRect(Math.max(to - 1, from), 0, 1, height);
+      context.fillStyle = colour("--surface");
+      context.fillRect(from + 1, 0, name ? context.measureText(name).width + 6 : 0, AXIS - 2);
+      context.fillStyle = colour("--focus");
+      context.fillText(name, from + 4, AXIS / 2 - 1);
     }
     if (this.at !== null && document.activeElement === this.strips) {
       context.fillStyle = colour("--text");

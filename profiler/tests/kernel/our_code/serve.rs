@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Program, Run, profiler, run, wait_until};
 
@@ -128,6 +128,14 @@ fn own(data: &Value, function: &str) -> u64 {
     of.map(|(_, count)| count.as_u64().unwrap()).sum()
 }
 
+/// The samples of a source.
+fn sum_of(data: &Value, source: u64) -> u64 {
+    let samples = &data["profile"]["samples"];
+    let [sources, counts] = ["source", "count"].map(|it| samples[it].as_array().unwrap());
+    let of = sources.iter().zip(counts).filter(|(it, _)| it.as_u64() == Some(source));
+    of.map(|(_, count)| count.as_u64().unwrap()).sum()
+}
+
 fn sum(data: &Value) -> u64 {
     let counts = data["profile"]["samples"]["count"].as_array().unwrap();
     counts.iter().map(|it| it.as_u64().unwrap()).sum()
@@ -183,6 +191,26 @@ fn pages_of_one_run_show_the_hot_function_until_it_ends() {
         let in_range: u64 = in_range.sum();
         in_range > 0 && in_range == sum(&served.json(&format!("/data?{range}")))
     });
+
+    // Two parts of that are compared, the second the longer one.
+    let middle = end / 3;
+    let compared = format!("first={middle}&end={end}&before_first=0&before_end={middle}&source=0");
+    let changes = served.json(&format!("/data?{compared}"));
+    assert_eq!(changes["before"], json!({ "first": 0, "end": middle }), "{range}");
+    let [after, before] = [0, 1].map(|source| sum_of(&changes, source));
+    assert_eq!(before, sum(&served.json(&format!("/data?first=0&end={middle}"))));
+    assert_eq!(before + after, sum(&served.json(&format!("/data?{range}"))));
+    let change = &changes["profile"]["change"];
+    if before > 0 {
+        let scale = change["scale"].as_f64().unwrap();
+        assert!((scale - after as f64 / before as f64).abs() < 1e-9, "{change}");
+    }
+    for (format, status) in [("svg", 200), ("html", 200), ("pprof", 400)] {
+        let file = served.get(&format!("/download/{format}?{compared}"), &[]);
+        assert_eq!(file.status, status, "{format}: {}", file.head);
+    }
+    let svg = served.get(&format!("/download/svg?{compared}"), &[]).body;
+    assert!(String::from_utf8(svg).unwrap().contains("Differential Flame Graph"));
 
     // Files, as `record` writes them.
     let folded = served.get(&format!("/download/folded?{range}&pid={pid}"), &[]);
