@@ -56,9 +56,9 @@ const LIVE_SCRIPT: &str = viewer!("html/timeline.js", "html/link.js", "html/live
 /// The digests of them by which a page's policy knows them; a test says what they have to be.
 /// <https://www.w3.org/TR/CSP3/#grammardef-hash-source>
 const STYLE_HASH: &str = "sha256-mcA3qFD/BLhGGxYqCuX0T8N8VdYoqB2dV+50ALgu8a0=";
-const SCRIPT_HASH: &str = "sha256-yc3E/CWu/ICaoqK77plwLVmeOyiRE7DpQwWiQLT6pqM=";
+const SCRIPT_HASH: &str = "sha256-QJm/SyPxJ0XiFA+MmLl5S1qtIaisKrphenR2ZZ7ptrg=";
 const LIVE_STYLE_HASH: &str = "sha256-Ht9OPiCqBb1tuzbb+YeWUMzIG+WGiRDLALxewtfUYbg=";
-const LIVE_SCRIPT_HASH: &str = "sha256-mKo5LF6syANr9jMbSiw47OdfkKNQ+6L2yLrVBUSFMWk=";
+const LIVE_SCRIPT_HASH: &str = "sha256-99K6Eo0Zu8C1KdJ8CyhLJY16PcryRcZssoMdHQUgddU=";
 
 fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
     write_page(&Data::of(profile, about), to)

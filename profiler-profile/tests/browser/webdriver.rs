@@ -34,6 +34,26 @@ pub(crate) struct Browser {
 impl Browser {
     /// `Err` says which program is not installed.
     pub(crate) fn start(width: u32, height: u32) -> Result<Self, &'static str> {
+        Self::start_with(width, height, json!({ "goog:loggingPrefs": { "browser": "ALL" } }))
+    }
+
+    /// The same, with a trace of these categories, which is in the log.
+    /// <https://developer.chrome.com/docs/chromedriver/logging/performance-log>
+    pub(crate) fn start_traced(
+        width: u32,
+        height: u32,
+        categories: &str,
+    ) -> Result<Self, &'static str> {
+        let logs = json!({
+            "goog:loggingPrefs": { "performance": "ALL" },
+            "goog:chromeOptions": { "perfLoggingPrefs": {
+                "traceCategories": categories, "enableNetwork": false, "enablePage": false,
+            } },
+        });
+        Self::start_with(width, height, logs)
+    }
+
+    fn start_with(width: u32, height: u32, mut capabilities: Value) -> Result<Self, &'static str> {
         let driver = find(&["chromedriver"]).ok_or("chromedriver is not installed")?;
         let chromium = find(&["chromium", "chromium-browser", "google-chrome"])
             .ok_or("chromium is not installed")?;
@@ -64,11 +84,10 @@ impl Browser {
         if fs::metadata("/proc/self").unwrap().uid() == 0 {
             args.push("--no-sandbox".into());
         }
-        let capabilities = json!({
-            "goog:chromeOptions": { "binary": chromium, "args": args },
-            "goog:loggingPrefs": { "browser": "ALL" },
-            "unhandledPromptBehavior": "ignore",
-        });
+        let options = &mut capabilities["goog:chromeOptions"];
+        options["binary"] = json!(chromium);
+        options["args"] = json!(args);
+        capabilities["unhandledPromptBehavior"] = json!("ignore");
         let answer = browser.post("", &json!({ "capabilities": { "alwaysMatch": capabilities } }));
         browser.session.push('/');
         browser.session.push_str(answer["sessionId"].as_str().unwrap());
@@ -182,6 +201,16 @@ impl Browser {
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.post("/se/log", &json!({ "type": "browser" }));
         log.as_array().unwrap().iter().map(|it| it["message"].to_string()).collect()
+    }
+
+    /// What the trace has gathered since it was asked for last; it may come with the next answer only.
+    /// <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>
+    pub(crate) fn trace(&self) -> Vec<Value> {
+        let log = self.post("/se/log", &json!({ "type": "performance" }));
+        let messages = log.as_array().unwrap().iter().map(|it| it["message"].as_str().unwrap());
+        let messages = messages.map(|it| serde_json::from_str::<Value>(it).unwrap());
+        let events = messages.filter(|it| it["message"]["method"] == "Tracing.dataCollected");
+        events.map(|it| it["message"]["params"].clone()).collect()
     }
 
     /// Shows pages to a user who prefers dark ones.

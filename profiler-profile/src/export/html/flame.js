@@ -149,10 +149,10 @@ class FlameGraph {
     this.full = Math.max(needed, this.height);
     this.spacer.style.height = `${Math.max(needed - this.height, 0)}px`;
     const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
-    this.canvas.style.width = `${this.width}px`;
-    this.canvas.style.height = `${this.height}px`;
+    Object.assign(this.canvas.style, { width: `${this.width}px`, height: `${this.height}px` });
+    const [wide, tall] = [this.width, this.height].map((it) => Math.round(it * ratio));
+    // To set the size makes a new canvas, also if it is the same.
+    if (this.canvas.width !== wide || this.canvas.height !== tall) Object.assign(this.canvas, { width: wide, height: tall });
   }
 
   put(row, box) {
