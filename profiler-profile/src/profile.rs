@@ -164,6 +164,12 @@ impl Profile {
         self.beyond.values().map(|it| it.count).sum()
     }
 
+    /// What it may hold.
+    #[must_use]
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
     /// What it holds.
     #[must_use]
     pub fn account(&self) -> Cache {

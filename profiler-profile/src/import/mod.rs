@@ -215,6 +215,28 @@ impl Imported {
         named.or_else(root).unwrap_or(Cow::Borrowed(UNKNOWN))
     }
 
+    /// Adds another profile of the same values, taken before or after; `false`, and nothing is added, where its values are
+    /// others, or both together have too many frames.
+    pub fn append(&mut self, other: Self) -> bool {
+        let Ok(offset) = u32::try_from(self.frames.len()) else { return false };
+        let has_room =
+            u32::try_from(other.frames.len()).is_ok_and(|it| offset.checked_add(it).is_some());
+        if self.value_types != other.value_types || !has_room {
+            return false;
+        }
+        self.frames.extend(other.frames);
+        self.stacks.extend(other.stacks.into_iter().map(|mut stack| {
+            stack.frames.iter_mut().for_each(|place| *place = place.saturating_add(offset));
+            stack
+        }));
+        // What is said of one is not true of both.
+        self.comments.retain(|it| other.comments.contains(it));
+        self.begun_ns = [self.begun_ns, other.begun_ns].into_iter().flatten().min();
+        let both = self.duration_ns.zip(other.duration_ns);
+        self.duration_ns = both.map(|(one, other)| one.saturating_add(other));
+        true
+    }
+
     /// The frames of a stack, innermost first.
     pub fn frames_of(&self, stack: &Stack) -> impl DoubleEndedIterator<Item = &Frame> {
         let place = |place: &u32| usize::try_from(*place).ok();
@@ -256,5 +278,37 @@ impl Allowance {
         let left = self.left.checked_sub(things);
         self.left = left.ok_or(Error::TooMany { limit: self.limit })?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(function: &str, begun_ns: i64, unit: &str) -> Imported {
+        Imported {
+            value_types: vec![ValueType { name: "samples".into(), unit: unit.into() }],
+            frames: vec![Frame { name: Some(function.into()), ..Frame::default() }],
+            stacks: vec![Stack { frames: vec![0], values: vec![3], ..Stack::default() }],
+            begun_ns: Some(begun_ns),
+            duration_ns: Some(10),
+            comments: vec!["profiler".into(), function.into()],
+            ..Imported::default()
+        }
+    }
+
+    #[test]
+    fn profiles_that_come_one_after_another_are_one() {
+        let mut all = profile("a", 20, "count");
+        assert!(all.append(profile("b", 5, "count")));
+        let names: Vec<_> =
+            all.stacks.iter().map(|it| all.frames_of(it).next().unwrap().shown_name()).collect();
+        assert_eq!((names, all.totals()), (vec!["a", "b"], vec![6]));
+        assert_eq!((all.begun_ns, all.duration_ns), (Some(5), Some(20)));
+        assert_eq!(all.comments, ["profiler"]);
+        // What counts something else is no part of it.
+        let before = all.clone();
+        assert!(!all.append(profile("c", 0, "nanoseconds")));
+        assert_eq!(all, before);
     }
 }

@@ -13,6 +13,7 @@ mod missed;
 pub mod naming;
 pub mod parsing;
 mod per_cpu_count;
+mod since;
 mod source_account;
 mod table;
 pub mod unwinding;
