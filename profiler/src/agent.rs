@@ -57,6 +57,7 @@ use crate::{
     stderr,
     top::{self, Screen},
     unwind::loader::Loader,
+    windows::Schedule,
     worker::{Ended, Work, Worker},
 };
 
@@ -327,6 +328,8 @@ impl Sampling<'_> {
     ) -> Option<Ended> {
         let mut time_over = pin!(shutdown::after(self.config.duration));
         let mut gathering = Gathering::new();
+        let windows = self.config.worker.output.windows.as_ref();
+        let mut windows = windows.map(|it| Schedule::new(it.length, started));
         let mut tick = interval(READ_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut hotplug = interval(HOTPLUG_INTERVAL);
@@ -383,6 +386,15 @@ impl Sampling<'_> {
                     if !(changes.came.is_empty() && changes.revived.is_empty()) {
                         self.rounds.expect(self.tracker.find_all());
                     }
+                }
+                () = at(windows.as_ref().map(Schedule::next)) => {
+                    if let Err(error) = self.end_window(started.elapsed()) {
+                        stderr::say(&error.to_string());
+                    }
+                    if let Some(schedule) = &mut windows {
+                        schedule.begin(Instant::now());
+                    }
+                    continue;
                 }
                 // Should epoll fail, the timer still reads.
                 Ok(()) = self.ring.woken() => {}

@@ -36,6 +36,7 @@ mod invoker;
 mod kernel;
 pub mod launch;
 pub mod limits;
+mod moment;
 mod nss;
 pub mod output;
 pub mod parser;
@@ -59,6 +60,7 @@ pub mod top;
 mod units;
 pub mod unwind;
 pub mod viewer;
+pub mod windows;
 pub mod worker;
 
 pub use kernel::steps_over_breakpoints;

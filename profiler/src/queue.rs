@@ -38,6 +38,13 @@ pub enum Message {
     },
     /// Samples, one behind the other.
     Samples(Samples),
+    /// A window ends with the samples before this.
+    Window {
+        /// What the kernel has counted so far.
+        kernel: Arc<KernelSide>,
+        /// When it ends; CLOCK_MONOTONIC.
+        end_ns: u64,
+    },
     /// No more samples will come: here is what the kernel counted.
     Finish(Arc<KernelSide>),
 }
@@ -175,6 +182,11 @@ impl Sender {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.shared.samples.is_used()
+    }
+
+    /// Ends a window.
+    pub fn end_window(&self, kernel: Arc<KernelSide>, end_ns: u64) {
+        let _ = self.messages.send((Message::Window { kernel, end_ns }, None));
     }
 
     /// Sends the last message.

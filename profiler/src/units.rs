@@ -66,13 +66,14 @@ pub(crate) fn parse_tid(text: &str) -> Result<u32, String> {
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 =
-        digits.parse().map_err(|_| "not a time; try 10, 500ms, 2m or 1h".to_owned())?;
+        digits.parse().map_err(|_| "not a time; try 10, 500ms, 2m, 1h or 7d".to_owned())?;
     let unit_ms = match text.get(digits.len()..).unwrap_or_default() {
         "ms" => 1,
         "" | "s" => 1_000,
         "m" | "min" => 60_000,
         "h" => 3_600_000,
-        other => return Err(format!("unknown unit '{other}'; try ms, s, m or h")),
+        "d" => 24 * 3_600_000,
+        other => return Err(format!("unknown unit '{other}'; try ms, s, m, h or d")),
     };
     let year = Duration::from_secs(365 * 24 * 3600);
     match number.checked_mul(unit_ms).map(Duration::from_millis) {
@@ -142,6 +143,7 @@ mod tests {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_duration("1h"), Ok(Duration::from_secs(3600)));
+        assert_eq!(parse_duration("7d"), Ok(Duration::from_secs(7 * 24 * 3600)));
         for wrong in ["", "0", "0s", "-1", "1.5", "s", "10 s", "10x", "9000h", "1e3", "ü"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }

@@ -246,19 +246,18 @@ impl Thread {
                     receiver.done(samples);
                     self.outputs.flush(delivered)?;
                 }
+                Message::Window { kernel, end_ns } => {
+                    let mut ledger = Ledger::so_far(&kernel, delivered, behind);
+                    self.complete(&mut ledger);
+                    self.outputs.end_window(ledger, end_ns);
+                }
                 Message::Finish(kernel) => {
                     let mut ledger = Ledger::settle(&kernel, delivered, behind);
-                    ledger.parsing = self.bars.account();
-                    ledger.user_ends = self.naming.ends();
+                    self.complete(&mut ledger);
                     // Only where it will be seen.
                     let stripped = self.naming.without_symbols().filter(|_| self.shows_names);
                     let packages = debug_package::find(Path::new(LISTS), stripped);
                     ledger.names = self.naming.files(&packages);
-                    if let (Some(unwinding), Some(walker)) = (&mut ledger.unwinding, &self.walker) {
-                        unwinding.walked_from_snapshots = walker.walked();
-                    }
-                    ledger.evicted_processes = self.processes.evicted();
-                    ledger.beyond_memory = self.outputs.beyond_memory();
                     ledger.memory.caches = self.caches();
                     self.outputs.finish(&ledger, delivered)?;
                     ledger.unwritten = self.outputs.unwritten().to_vec();
@@ -268,6 +267,17 @@ impl Thread {
         }
         // The run was broken off.
         Err(Error::Interrupted)
+    }
+
+    /// Adds what this thread has counted.
+    fn complete(&self, ledger: &mut Ledger) {
+        ledger.parsing = self.bars.account();
+        ledger.user_ends = self.naming.ends();
+        if let (Some(unwinding), Some(walker)) = (&mut ledger.unwinding, &self.walker) {
+            unwinding.walked_from_snapshots = walker.walked();
+        }
+        ledger.evicted_processes = self.processes.evicted();
+        ledger.beyond_memory = self.outputs.beyond_memory();
     }
 
     /// What takes memory, of this thread and those that it can see.

@@ -50,7 +50,9 @@ impl SourceAccount {
 
 fn sum(per_cpu: &[CpuAccount]) -> Account {
     let mut total = Account::default();
-    per_cpu.iter().for_each(|it| total.add(&it.account));
+    for it in per_cpu {
+        total.add(&it.account);
+    }
     total
 }
 

@@ -26,6 +26,16 @@ impl Sampling<'_> {
         Ok(Ledger::so_far(&kernel, &self.delivered, &self.behind).table(false))
     }
 
+    /// Ends a window of a run that has gone on for so long.
+    pub(super) fn end_window(&mut self, duration: Duration) -> Result<()> {
+        self.read();
+        let (sources, unread) = self.sources.account(&self.counters);
+        unread.map_or(Ok(()), Err)?;
+        let kernel = self.kernel_side(duration, sources);
+        self.sender.end_window(Arc::new(kernel), self.last_read_ns);
+        Ok(())
+    }
+
     /// What was counted on the way to the queue.
     pub(super) fn kernel_side(&self, duration: Duration, sources: Vec<SourceSide>) -> KernelSide {
         KernelSide {

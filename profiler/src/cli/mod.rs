@@ -1,5 +1,6 @@
 //! What was typed. Parsing does no I/O; what it means is `config`'s matter.
 
+mod agent;
 mod command;
 mod convert;
 mod diff;
@@ -24,6 +25,7 @@ use clap_complete::Shell;
 use profiler_profile::export::format::{FORMATS, Format};
 
 pub use self::{
+    agent::AgentArgs,
     command::CommandArgs,
     convert::ConvertArgs,
     diff::DiffArgs,
@@ -123,6 +125,12 @@ pub enum Command {
     /// the timeline. The address is printed, and holds a token.
     #[command(help_template = TEMPLATE, before_help = serve::EXAMPLES)]
     Serve(Box<ServeArgs>),
+    /// Sample all the time, and write a profile a minute.
+    ///
+    /// Each window of time is a file in pprof's format in a folder, the oldest of which are removed; `profiler report --from`
+    /// shows what was sampled between two times. Ends by a signal, and writes the last window.
+    #[command(help_template = TEMPLATE, before_help = agent::EXAMPLES)]
+    Agent(Box<AgentArgs>),
     /// Print what a recorded profile shows, as a table or a tree.
     ///
     /// The hottest functions, or a tree of calls.
@@ -265,6 +273,7 @@ mod tests {
             "record",
             "top",
             "serve",
+            "agent",
             "report",
             "convert",
             "diff",

@@ -6,19 +6,30 @@ use clap::{Args, ValueEnum};
 use profiler_profile::{import::Filter, report::table};
 use regex::Regex;
 
-use crate::units;
+use crate::{moment::Moment, units};
 
 pub(super) const EXAMPLES: &str = "Examples:
   profiler report                           the hottest functions
   profiler report --tree --focus parse      who calls `parse`, and what that calls
-  profiler report --by process a.folded     processes by their share";
+  profiler report --by process a.folded     processes by their share
+  profiler report --from '10 min ago'       what the agent has sampled since then";
 
 /// What to read, and what to show of it.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The profile; `-` is standard input.
-    #[arg(value_name = "FILE", default_value = "profile.pb.gz")]
-    pub file: PathBuf,
+    /// The profile; `-` is standard input [default: profile.pb.gz]. With --from or --to the folder that `profiler agent`
+    /// writes to [default: /var/lib/profiler].
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Show what the agent has sampled since this time: '10 min ago', 14:30, '2026-11-24 14:30', or RFC 3339 [default:
+    /// the oldest that there is].
+    ///
+    /// Windows that overlap the time count whole.
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
+    pub from: Option<Moment>,
+    /// Up to this time [default: now].
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
+    pub to: Option<Moment>,
     /// Show the profile in a browser, until Ctrl-C.
     ///
     /// The page is served to this machine only, under an address that nobody can guess. Over ssh, or where there is no

@@ -1,5 +1,6 @@
 //! What the profiler can be told to do, a file each.
 
+mod agent;
 mod command;
 mod completions;
 mod convert;
@@ -16,6 +17,7 @@ mod report;
 mod serve;
 mod session;
 mod stat;
+mod stored;
 mod stream;
 mod top;
 mod unwind_info;
@@ -50,6 +52,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         Some(Command::Top(args)) => top::run(*args, cli.verbose),
         Some(Command::Serve(args)) => serve::run(&args, cli.verbose).map(|()| ExitCode::SUCCESS),
+        Some(Command::Agent(args)) => agent::run(*args, cli.verbose).map(|()| ExitCode::SUCCESS),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -39,13 +39,15 @@ pub(super) fn page(path: &Path) -> Result<Vec<u8>> {
     let bytes = load(path)?;
     match bytes.get(..DOCTYPE.len()) {
         Some(begin) if begin.eq_ignore_ascii_case(DOCTYPE) => Ok(bytes),
-        _ => {
-            let profile = parse(path, &bytes)?;
-            let mut page = Vec::new();
-            convert::write(path, &profile, &Filter::default(), &html::FORMAT, &mut page)?;
-            Ok(page)
-        }
+        _ => page_of(path, &parse(path, &bytes)?),
     }
+}
+
+/// A page of a profile that was read from there.
+pub(super) fn page_of(path: &Path, profile: &Imported) -> Result<Vec<u8>> {
+    let mut page = Vec::new();
+    convert::write(path, profile, &Filter::default(), &html::FORMAT, &mut page)?;
+    Ok(page)
 }
 
 /// A file that is not empty.

@@ -120,7 +120,6 @@ impl Config {
         let set_aside =
             if events.iter().any(probes_user_code) { USER_PROBES } else { CapabilitySet::empty() };
         let (kernel_stacks, user_stacks) = (!args.user_only, !args.kernel_only);
-        let shows_names = verbose > 0 || has(|it| it.has_ledger);
         let debuginfod = args.debuginfod.then(|| debuginfod::Settings::from_env(&mut notices));
         let process = process::config::Config {
             pids,
@@ -155,6 +154,7 @@ impl Config {
                 target,
             },
             worker: worker::Config {
+                shows_names: verbose > 0 || has(|it| it.has_ledger),
                 names: symbolize::config::Config {
                     lines: args.lines,
                     kernel_stacks,
@@ -169,6 +169,7 @@ impl Config {
                 output: output::config::Config {
                     reports,
                     live: None,
+                    windows: None,
                     kernel_stacks,
                     user_stacks,
                     rendered_bytes: budget.rendered,
@@ -177,7 +178,6 @@ impl Config {
                     profile_bytes,
                 },
                 process: process.clone(),
-                shows_names,
             },
             process,
             queue_bytes: budget.queue,

@@ -1,6 +1,6 @@
 //! What is written.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use profiler_profile::{
     export::{
@@ -11,6 +11,8 @@ use profiler_profile::{
     report::table::{self, By},
 };
 
+use crate::windows::Windows;
+
 /// The outputs of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -18,6 +20,8 @@ pub struct Config {
     pub reports: Vec<Report>,
     /// The window that a screen shows, if one does.
     pub live: Option<Arc<Live>>,
+    /// The windows of the run, if it has several.
+    pub windows: Option<Parted>,
     /// Whether samples have a kernel stack.
     pub kernel_stacks: bool,
     /// Whether samples have a user stack.
@@ -30,6 +34,15 @@ pub struct Config {
     pub profile_bytes: usize,
     /// Bytes of stacks as they are written that are kept for the next time.
     pub rendered_bytes: usize,
+}
+
+/// A run in windows.
+#[derive(Clone, Debug)]
+pub struct Parted {
+    /// How long one is.
+    pub length: Duration,
+    /// Who takes them.
+    pub to: Arc<Windows>,
 }
 
 /// What is written, and when.

@@ -27,6 +27,7 @@ pub use self::sink::{Blocked, Sink};
 use crate::{
     error::{Error, Result},
     kernel, stderr,
+    windows::{Window, Windows},
 };
 
 /// What writes, in each profile that says so.
@@ -50,6 +51,14 @@ pub struct Outputs {
     kept: PerCpuCount,
     /// What the user calls the outputs that could not be written.
     unwritten: Vec<PathBuf>,
+    windows: Option<Parts>,
+}
+
+/// The windows of a run.
+struct Parts {
+    to: Arc<Windows>,
+    /// The account of the run when the last one ended.
+    before: Option<Ledger>,
 }
 
 /// An output, and what the user calls the place that it writes to.
@@ -111,7 +120,14 @@ impl Outputs {
             Named::new(*report, &options, Box::new(sink), path)
         });
         let all = all.chain(config.live.clone().map(Named::live));
-        Self { stacks, ..Self::of(all.collect(), options.clone(), config.profile_bytes, kept) }
+        let windows = config.windows.clone().map(|it| Parts { to: it.to, before: None });
+        let outputs = Self::of(all.collect(), options.clone(), config.profile_bytes, kept);
+        Self {
+            stacks,
+            needs_profile: outputs.needs_profile || windows.is_some(),
+            windows,
+            ..outputs
+        }
     }
 
     /// These outputs, with so many bytes for the profile.
@@ -124,8 +140,8 @@ impl Outputs {
         let needs_profile = all.iter().any(|it| it.output.needs_profile());
         let profile = Profile::new(profile_bytes);
         let (given, stacks) = (Vec::new(), Arc::default());
-        let unwritten = Vec::new();
-        Self { all, options, profile, needs_profile, stacks, given, kept, unwritten }
+        let (unwritten, windows) = (Vec::new(), None);
+        Self { all, options, profile, needs_profile, stacks, given, kept, unwritten, windows }
     }
 
     /// Gives samples to each.
@@ -152,8 +168,24 @@ impl Outputs {
         Ok(())
     }
 
+    /// Ends a window: hands what was sampled since the last one to who takes it. The account is that of the run so far.
+    pub(crate) fn end_window(&mut self, ledger: Ledger, end_ns: u64) {
+        let Some(Parts { to, before }) = &mut self.windows else { return };
+        let next = Profile::new(self.profile.limit_bytes());
+        let profile = std::mem::replace(&mut self.profile, next);
+        let part = before.as_ref().map_or_else(|| ledger.clone(), |before| ledger.since(before));
+        let part = Ledger { beyond_memory: profile.beyond_limit(), ..part };
+        *before = Some(ledger);
+        to.hand_over(Window { profile, ledger: part, options: self.options.clone() });
+        self.options.begun_ns = end_ns;
+        self.options.real_time_ahead_ns = kernel::real_time_ahead_ns();
+    }
+
     /// Writes the rest. What an output has kept until now and can't write has not been delivered after all.
     pub(crate) fn finish(&mut self, ledger: &Ledger, delivered: &PerCpuCount) -> Result<()> {
+        if self.windows.is_some() {
+            self.end_window(ledger.clone(), kernel::monotonic_ns());
+        }
         let about = About::of_run(ledger, &self.options);
         let finish = |output: &mut Output<Box<dyn io::Write>>| output.finish(&self.profile, &about);
         let finished = each(&mut self.all, &mut self.unwritten, finish);

@@ -46,6 +46,7 @@ mod oldest_and_newest {
 /// What only our own code decides. On the machine that runs `cargo xtask test`, and where that has another
 /// architecture than the newest emulated one, there, too.
 mod our_code {
+    pub(crate) mod agent;
     pub(crate) mod children;
     pub(crate) mod compat;
     pub(crate) mod crossings;

@@ -1,0 +1,303 @@
+//! The windows of a run that goes on for ever: when each ends, and what becomes of it.
+//!
+//! The naming thread hands each window to [`Windows`], which never waits: each destination has a thread and a queue of its
+//! own, so that a slow one delays no other, and no sample. Every window has one fate at each destination, and a count for
+//! it: see [`Fates`].
+
+pub mod folder;
+mod schedule;
+
+use std::{
+    fmt::{self, Write as _},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, SyncSender, TrySendError},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use profiler_profile::{export::format::Options, ledger::Ledger, profile::Profile};
+
+pub use self::schedule::Schedule;
+use crate::{
+    error::{Error, Result},
+    stderr,
+};
+
+/// Windows that wait for a destination, at most; each may take as much memory as a profile may.
+const MAX_WAITING: usize = 2;
+/// How often it is said at most that a destination takes no windows.
+const SAY_INTERVAL: Duration = Duration::from_secs(60);
+/// How long the end of the run waits for the last windows.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(5);
+
+/// What was sampled in a window.
+#[derive(Debug)]
+pub struct Window {
+    /// The samples.
+    pub profile: Profile,
+    /// What has become of each sample of it.
+    pub ledger: Ledger,
+    /// When it began, and how it is written.
+    pub options: Options,
+}
+
+/// Where windows go.
+pub trait Destination: Send + 'static {
+    /// What the user calls it.
+    fn name(&self) -> String;
+
+    /// Takes a window for good; how many bytes it has there.
+    ///
+    /// # Errors
+    ///
+    /// It is refused, for this reason.
+    fn take(&mut self, window: &Window) -> Result<u64, String>;
+}
+
+/// What has become of the windows at a destination. `ended = written + dropped + refused` when all are settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
+    /// Those that are there.
+    pub written: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those for which the queue had no room, since the destination is slower than windows come.
+    pub dropped: u64,
+    /// Those that it could not take.
+    pub refused: u64,
+}
+
+/// The same while they are counted.
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    bytes: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// The destinations of a run.
+#[derive(Debug)]
+pub struct Windows {
+    queues: Mutex<Vec<Queue>>,
+}
+
+/// A destination, seen from outside.
+#[derive(Debug)]
+struct Queue {
+    name: String,
+    /// `None` when no more windows come.
+    sender: Option<SyncSender<Arc<Window>>>,
+    counts: Arc<Counts>,
+    thread: JoinHandle<()>,
+}
+
+impl Windows {
+    /// Starts a thread for each destination.
+    ///
+    /// # Errors
+    ///
+    /// A thread can't be started.
+    pub fn start(destinations: Vec<Box<dyn Destination>>) -> Result<Self> {
+        let queues = destinations.into_iter().map(Queue::start).collect::<Result<_>>()?;
+        Ok(Self { queues: Mutex::new(queues) })
+    }
+
+    /// Hands a window to all destinations.
+    pub fn hand_over(&self, window: Window) {
+        let window = Arc::new(window);
+        for queue in &*self.queues() {
+            let Some(sender) = &queue.sender else { continue };
+            match sender.try_send(Arc::clone(&window)) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => {
+                    add(&queue.counts.dropped, 1);
+                    stderr::say(&format!("a window was dropped: {} is too slow", queue.name));
+                }
+                Err(TrySendError::Disconnected(_)) => add(&queue.counts.refused, 1),
+            }
+        }
+    }
+
+    /// Waits until all destinations have taken what was handed over, but not for ever, and tells what has become of the
+    /// windows, a line for each destination; and whether all of them are there.
+    #[must_use]
+    pub fn finish(&self) -> (String, bool) {
+        let mut queues = self.queues();
+        queues.iter_mut().for_each(|it| it.sender = None);
+        let start = Instant::now();
+        while start.elapsed() < ENDS_WITHIN && !queues.iter().all(|it| it.thread.is_finished()) {
+            thread::sleep(STEP);
+        }
+        let (mut text, mut are_all_there) = (String::new(), true);
+        for queue in &*queues {
+            let fates = queue.counts.read();
+            let late =
+                if queue.thread.is_finished() { "" } else { "; the last was not taken in time" };
+            // Writing to memory does not fail.
+            let _ = writeln!(text, "windows for {}: {fates}{late}", queue.name);
+            are_all_there &= queue.thread.is_finished() && fates.dropped + fates.refused == 0;
+        }
+        (text, are_all_there)
+    }
+
+    /// Each change is whole as soon as it can be seen.
+    fn queues(&self) -> std::sync::MutexGuard<'_, Vec<Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn start(destination: Box<dyn Destination>) -> Result<Self> {
+        let (sender, receiver) = mpsc::sync_channel(MAX_WAITING);
+        let (name, counts) = (destination.name(), Arc::<Counts>::default());
+        let of_thread = Arc::clone(&counts);
+        let thread = thread::Builder::new()
+            .name("windows".into())
+            .spawn(move || take_all(destination, &receiver, &of_thread))
+            .map_err(|error| Error::system("cannot start a thread", error))?;
+        Ok(Self { name, sender: Some(sender), counts, thread })
+    }
+}
+
+fn take_all(
+    mut destination: Box<dyn Destination>,
+    windows: &Receiver<Arc<Window>>,
+    counts: &Counts,
+) {
+    let mut said: Option<Instant> = None;
+    for window in windows {
+        match destination.take(&window) {
+            Ok(bytes) => {
+                add(&counts.written, 1);
+                add(&counts.bytes, bytes);
+            }
+            Err(why) => {
+                add(&counts.refused, 1);
+                if said.is_none_or(|it| it.elapsed() >= SAY_INTERVAL) {
+                    stderr::say(&format!("a window is lost: {why}"));
+                    said = Some(Instant::now());
+                }
+            }
+        }
+    }
+}
+
+fn add(count: &AtomicU64, by: u64) {
+    count.fetch_add(by, Ordering::Relaxed);
+}
+
+impl Counts {
+    fn read(&self) -> Fates {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Fates {
+            written: read(&self.written),
+            bytes: read(&self.bytes),
+            dropped: read(&self.dropped),
+            refused: read(&self.refused),
+        }
+    }
+}
+
+/// `12 written (1.2 MiB), 0 dropped, 0 refused`
+impl fmt::Display for Fates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { written, bytes, dropped, refused } = self;
+        let kib = bytes.div_ceil(1 << 10);
+        write!(f, "{written} written ({kib} KiB), {dropped} dropped, {refused} refused")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use profiler_profile::ledger::{KernelSide, PerCpuCount, Scope, memory::Memory};
+
+    pub(crate) fn window() -> Window {
+        let kernel = KernelSide {
+            sources: Vec::new(),
+            duration: Duration::from_secs(1),
+            pids: Vec::new(),
+            children: None,
+            filters: Vec::new(),
+            scope: Scope::default(),
+            strangers: Arc::new(PerCpuCount::new(0, 0)),
+            sideband_lost: 0,
+            sideband_malformed: 0,
+            unwinding: None,
+            memory: Memory::default(),
+        };
+        let none = PerCpuCount::new(0, 0);
+        let options = Options {
+            kernel_stacks: true,
+            user_stacks: true,
+            names_events: false,
+            begun_ns: 0,
+            producer: "profiler",
+            real_time_ahead_ns: 1_700_000_000_123_000_000,
+            zone: jiff::tz::TimeZone::UTC,
+            rendered_bytes: 1 << 10,
+            timeline_bytes: 0,
+            root: profiler_profile::export::root::Root::default(),
+        };
+        Window {
+            profile: Profile::new(1 << 20),
+            ledger: Ledger::settle(&kernel, &none, &none),
+            options,
+        }
+    }
+
+    /// Takes a window for each word that it is sent: whether it does.
+    struct Slow(Receiver<bool>);
+
+    impl Destination for Slow {
+        fn name(&self) -> String {
+            "a slow one".into()
+        }
+
+        fn take(&mut self, _: &Window) -> Result<u64, String> {
+            if self.0.recv().unwrap() { Ok(1000) } else { Err("full".into()) }
+        }
+    }
+
+    struct Quick;
+
+    impl Destination for Quick {
+        fn name(&self) -> String {
+            "a quick one".into()
+        }
+
+        fn take(&mut self, _: &Window) -> Result<u64, String> {
+            Ok(10)
+        }
+    }
+
+    #[test]
+    fn each_window_has_one_fate_and_a_slow_destination_delays_no_other() {
+        let (words, given) = mpsc::channel();
+        let windows = Windows::start(vec![Box::new(Slow(given)), Box::new(Quick)]).unwrap();
+        let written = |at: usize| windows.queues()[at].counts.read().written;
+        for at in 1..=5 {
+            windows.hand_over(window());
+            while written(1) < at {
+                thread::yield_now();
+            }
+        }
+        // One is being taken, or will be, and two wait.
+        let dropped = windows.queues()[0].counts.read().dropped;
+        assert!((2..=3).contains(&dropped), "{dropped}");
+        let left = 5 - dropped;
+        words.send(false).unwrap();
+        (1..left).for_each(|_| words.send(true).unwrap());
+        let (text, are_all_there) = windows.finish();
+        assert!(!are_all_there);
+        let lines: Vec<&str> = text.lines().collect();
+        let slow = format!("{} written ({} KiB), {dropped} dropped, 1 refused", left - 1, left - 1);
+        assert_eq!(lines[0], format!("windows for a slow one: {slow}"));
+        assert_eq!(lines[1], "windows for a quick one: 5 written (1 KiB), 0 dropped, 0 refused");
+    }
+}
