@@ -33,8 +33,9 @@ impl Moment {
             let time: String = time.split_whitespace().collect();
             return units::parse_duration(&time).map(Self::Ago);
         }
-        let parsed = text.parse().map(Self::At).or_else(|_| text.parse().map(Self::Today));
-        parsed.or_else(|_| text.parse().map(Self::Civil)).map_err(|_| {
+        // What has a date also reads as a time of day.
+        let parsed = text.parse().map(Self::At).or_else(|_| text.parse().map(Self::Civil));
+        parsed.or_else(|_| text.parse().map(Self::Today)).map_err(|_| {
             "not a time; try now, '10 min ago', 14:30, '2026-11-24 14:30' or RFC 3339".to_owned()
         })
     }

@@ -25,7 +25,7 @@ const LIMITS: &str = "Limits and tuning";
 /// How to sample.
 #[derive(Debug, Default, Args)]
 pub struct SamplingArgs {
-    /// Stop after this time: 10 (seconds), 500ms, 2m, 1h [default: at Ctrl-C].
+    /// Stop after 10 (seconds), 500ms, 2m [default: Ctrl-C].
     #[arg(short, long, value_name = "TIME", value_parser = units::parse_duration, help_heading = SAMPLING)]
     pub duration: Option<std::time::Duration>,
     /// Samples per second on each CPU, or `max` [default: 99].

@@ -1,11 +1,12 @@
 //! `agent`: samples all the time, and hands each window to its destinations.
 
-use std::sync::Arc;
+use std::{panic, sync::Arc, thread, time::Duration};
 
 use super::session::Session;
 use crate::{
     cli::AgentArgs,
     error::{Error, Result},
+    hardening::capabilities,
     output::config::Parted,
     stderr,
     units::Frequency,
@@ -18,6 +19,9 @@ use crate::{
 /// Samples a second, where none are asked for: off the beat of timers, and hardly to be noticed.
 const DEFAULT_HZ: u64 = 19;
 
+/// The shortest window.
+const MIN_WINDOW: Duration = Duration::from_secs(1);
+
 /// Samples until a signal ends it, writes the last window, and prints the ledger.
 pub(super) fn run(mut args: AgentArgs, verbose: u8) -> Result<()> {
     let sampling = &mut args.sampling;
@@ -25,20 +29,37 @@ pub(super) fn run(mut args: AgentArgs, verbose: u8) -> Result<()> {
         sampling.frequency = Some(Frequency::Hz(DEFAULT_HZ));
     }
     let keep = Keep { age: args.keep, bytes: args.keep_bytes };
-    let folder = Folder::open(&args.folder, keep)?;
+    if args.window < MIN_WINDOW {
+        return Err(Error::Usage("--window: at least a second".into()));
+    }
+    let folder = without_rights(|| Folder::open(&args.folder, keep))?;
     let mut session = Session::prepare(sampling, Vec::new(), verbose)?;
     // Containers and units are in windows.
     session.config.process.metadata = true;
-    let windows = Arc::new(Windows::start(vec![Box::new(folder)])?);
+    let windows = Arc::new(Windows::start(vec![Box::new(folder)], give_up_rights)?);
     let parted = Parted { length: args.window, to: Arc::clone(&windows) };
     session.config.worker.output.windows = Some(parted);
-    let mut are_all_there = true;
-    let done = session.run(Vec::new(), None, |_, _| {
-        let (text, all) = windows.finish();
+    let done = session.run(Vec::new(), None, |_, _| Ok(()));
+    // However the run has ended.
+    let (text, are_all_there) = windows.finish();
+    if !are_all_there || !stderr::is_quiet() {
         stderr::write(&text);
-        are_all_there = all;
-        Ok(())
-    });
+    }
     done?;
     if are_all_there { Ok(()) } else { Err(Error::system("windows are missing", "see above")) }
+}
+
+/// Does something by a thread without capabilities, as whoever writes windows has none: what it can't write is told at once.
+fn without_rights<T: Send>(what: impl FnOnce() -> T + Send) -> T {
+    let work = || {
+        give_up_rights();
+        what()
+    };
+    thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|it| panic::resume_unwind(it))
+}
+
+fn give_up_rights() {
+    if let Err(error) = capabilities::give_up() {
+        stderr::notice(&format!("the thread that writes windows keeps its capabilities: {error}"));
+    }
 }

@@ -41,10 +41,11 @@ mod tests {
     #[test]
     fn shells_list_processes_wherever_they_are_named() {
         // By the short option and the long one.
-        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 10);
+        assert_eq!(script(Shell::Zsh).matches(PROCESSES).count(), 12);
         let fish = script(Shell::Fish);
         for condition in [
             "__fish_profiler_needs_command",
+            "__fish_profiler_using_subcommand agent",
             "__fish_profiler_using_subcommand record",
             "__fish_profiler_using_subcommand serve",
             "__fish_profiler_using_subcommand stat",

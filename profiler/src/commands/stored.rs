@@ -41,7 +41,14 @@ pub(super) fn read(folder: &Path, from: Option<Moment>, to: Option<Moment>) -> R
     // None goes on longer than until the next one begins, but an agent may have ended before that.
     let ends = windows.iter().skip(1).map(|it| it.begun).chain([Timestamp::MAX]);
     for (window, _) in windows.iter().zip(ends).filter(|(it, end)| it.begun <= to && *end > from) {
-        let profile = recorded::read(&window.path)?;
+        let profile = match recorded::read(&window.path) {
+            Ok(profile) => profile,
+            // The agent may have removed it since.
+            Err(error) => {
+                stderr::notice(&format!("{error}; it is left out"));
+                continue;
+            }
+        };
         if end(&profile).is_some_and(|it| it <= from) {
             continue;
         }

@@ -12,7 +12,10 @@ use profiler_profile::export::{about::About, output::Output, pprof};
 use tempfile::Builder;
 
 use super::{Destination, Window};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    stderr,
+};
 
 /// Where windows are by default.
 pub const DEFAULT: &str = "/var/lib/profiler";
@@ -20,6 +23,9 @@ pub const DEFAULT: &str = "/var/lib/profiler";
 const EXTENSION: &str = ".pb.gz";
 /// The time at the beginning of a name, in UTC: names sort by it.
 const TIME: &str = "%Y%m%dT%H%M%S.%3fZ";
+
+/// Windows that may have begun at one time, by the clock.
+const MAX_SAME_TIME: u64 = 1000;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +83,18 @@ impl Folder {
         let mut file = Builder::new().prefix(".").suffix(".part").tempfile_in(&self.path)?;
         file.write_all(&bytes)?;
         file.as_file().sync_all()?;
-        let name = format!("{}{EXTENSION}", begun.strftime(TIME));
-        file.persist(self.path.join(name)).map_err(|it| it.error)?;
+        file.persist_noclobber(self.free_name(begun)).map_err(|it| it.error)?;
         File::open(&self.path)?.sync_all()?;
         Ok(bytes.len() as u64)
+    }
+
+    /// A name of its own: where the clock was set back, another window may have the time.
+    fn free_name(&self, begun: Timestamp) -> PathBuf {
+        let name = |ms: u64| {
+            let begun = begun.checked_add(Duration::from_millis(ms)).unwrap_or(begun);
+            self.path.join(format!("{}{EXTENSION}", begun.strftime(TIME)))
+        };
+        (0..MAX_SAME_TIME).map(name).find(|it| !it.exists()).unwrap_or_else(|| name(0))
     }
 
     /// Removes the oldest windows, as long as there are too many; the newest stays.
@@ -93,7 +107,11 @@ impl Folder {
             if age <= self.keep.age && bytes <= self.keep.bytes {
                 break;
             }
-            fs::remove_file(&window.path)?;
+            match fs::remove_file(&window.path) {
+                // Somebody else has removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done?,
+            }
             bytes = bytes.saturating_sub(window.bytes);
         }
         Ok(())
@@ -107,10 +125,12 @@ impl Destination for Folder {
 
     fn take(&mut self, window: &Window) -> Result<u64, String> {
         let failed = |error: io::Error| format!("{}: {}", self.path.display(), why(&error));
-        // What is too old makes room first.
-        self.evict(Timestamp::now()).map_err(failed)?;
+        // What is too old makes room first. Old windows that stay cost no new one.
+        let before = self.evict(Timestamp::now());
         let bytes = self.write(window).map_err(failed)?;
-        self.evict(Timestamp::now()).map_err(failed)?;
+        if let Err(error) = before.and_then(|()| self.evict(Timestamp::now())) {
+            stderr::notice(&format!("old windows stay: {}", failed(error)));
+        }
         Ok(bytes)
     }
 }
@@ -159,7 +179,6 @@ pub fn written(window: &Stored) -> Option<SystemTime> {
 mod tests {
     use super::*;
     use crate::windows::tests::window;
-    use profiler_profile::import::{Limits, pprof};
 
     const KEEP: Keep = Keep { age: Duration::from_secs(u32::MAX as u64), bytes: u64::MAX };
 
@@ -181,8 +200,12 @@ mod tests {
         assert_eq!(names(&path), expected);
         let first = fs::read(path.join(expected[0])).unwrap();
         assert_eq!(first.len() as u64, bytes);
-        let read = pprof::read(&first, &Limits::default()).unwrap();
-        assert_eq!(read.begun_ns, Some(1_700_000_000_123_000_000));
+        // Packed.
+        assert!(first.starts_with(&[0x1f, 0x8b]));
+        // The clock was set back.
+        folder.take(&window()).unwrap();
+        assert_eq!(names(&path)[1], "20231114T221320.124Z.pb.gz");
+        fs::remove_file(path.join("20231114T221320.124Z.pb.gz")).unwrap();
         // Nothing else is left, and what others put there is no window.
         fs::write(path.join("notes.pb.gz"), "x").unwrap();
         assert_eq!((fs::read_dir(&path).unwrap().count(), names(&path).len()), (3, 2));

@@ -97,13 +97,14 @@ struct Queue {
 }
 
 impl Windows {
-    /// Starts a thread for each destination.
+    /// Starts a thread for each destination, which first does what takes its rights.
     ///
     /// # Errors
     ///
     /// A thread can't be started.
-    pub fn start(destinations: Vec<Box<dyn Destination>>) -> Result<Self> {
-        let queues = destinations.into_iter().map(Queue::start).collect::<Result<_>>()?;
+    pub fn start(destinations: Vec<Box<dyn Destination>>, prepare: fn()) -> Result<Self> {
+        let start = |it| Queue::start(it, prepare);
+        let queues = destinations.into_iter().map(start).collect::<Result<_>>()?;
         Ok(Self { queues: Mutex::new(queues) })
     }
 
@@ -152,13 +153,16 @@ impl Windows {
 }
 
 impl Queue {
-    fn start(destination: Box<dyn Destination>) -> Result<Self> {
+    fn start(destination: Box<dyn Destination>, prepare: fn()) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(MAX_WAITING);
         let (name, counts) = (destination.name(), Arc::<Counts>::default());
         let of_thread = Arc::clone(&counts);
         let thread = thread::Builder::new()
             .name("windows".into())
-            .spawn(move || take_all(destination, &receiver, &of_thread))
+            .spawn(move || {
+                prepare();
+                take_all(destination, &receiver, &of_thread);
+            })
             .map_err(|error| Error::system("cannot start a thread", error))?;
         Ok(Self { name, sender: Some(sender), counts, thread })
     }
@@ -279,7 +283,7 @@ pub(crate) mod tests {
     #[test]
     fn each_window_has_one_fate_and_a_slow_destination_delays_no_other() {
         let (words, given) = mpsc::channel();
-        let windows = Windows::start(vec![Box::new(Slow(given)), Box::new(Quick)]).unwrap();
+        let windows = Windows::start(vec![Box::new(Slow(given)), Box::new(Quick)], || {}).unwrap();
         let written = |at: usize| windows.queues()[at].counts.read().written;
         for at in 1..=5 {
             windows.hand_over(window());

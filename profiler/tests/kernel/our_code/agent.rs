@@ -50,6 +50,17 @@ fn fates(ended: &Ended) -> [usize; 3] {
     })
 }
 
+/// The capabilities of the thread that writes windows, permitted and in effect.
+fn rights_of_writer(run: &Run) -> [u64; 2] {
+    let tasks = fs::read_dir(format!("/proc/{}/task", run.child.id())).unwrap();
+    let mut status = tasks.map(|it| fs::read_to_string(it.unwrap().path().join("status")).unwrap());
+    let status = status.find(|it| it.starts_with("Name:\twindows\n")).unwrap();
+    ["CapPrm:", "CapEff:"].map(|set| {
+        let set = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
+        u64::from_str_radix(set.trim(), 16).unwrap()
+    })
+}
+
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn each_sample_is_in_one_window_and_the_last_is_written_at_the_end() {
@@ -58,6 +69,7 @@ fn each_sample_is_in_one_window_and_the_last_is_written_at_the_end() {
     let program = Program::start("chain.c");
     let run_of_agent = agent(&folder, &["-p", &program.pid(), "-F", "99"]);
     wait_until("there are windows", || folder.is_dir() && windows(&folder).len() >= 3);
+    assert_eq!(rights_of_writer(&run_of_agent), [0, 0]);
     let ended = run_of_agent.end_by(libc::SIGTERM);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let written = windows(&folder);
@@ -146,9 +158,14 @@ fn a_full_disk_costs_its_windows_only_and_is_said() {
 #[test]
 #[ignore = "needs root: cargo xtask test"]
 fn a_folder_that_can_not_be_written_is_refused_before_anything_is_loaded() {
-    let output = run(&["agent", "--folder", "/proc/windows"]);
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.starts_with("profiler: cannot write to /proc/windows: "), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    // Somebody's own, which only root's rights over the files of others could write to.
+    let own = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(own.path(), Some(65534), None).unwrap();
+    for folder in ["/proc/windows", own.path().to_str().unwrap()] {
+        let output = run(&["agent", "--folder", folder]);
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.starts_with(&format!("profiler: cannot write to {folder}: ")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
