@@ -195,11 +195,16 @@ fn pages_of_one_run_show_the_hot_function_until_it_ends() {
     // Two parts of that are compared, the second the longer one.
     let middle = end / 3;
     let compared = format!("first={middle}&end={end}&before_first=0&before_end={middle}&source=0");
-    let changes = served.json(&format!("/data?{compared}"));
-    assert_eq!(changes["before"], json!({ "first": 0, "end": middle }), "{range}");
-    let [after, before] = [0, 1].map(|source| sum_of(&changes, source));
-    assert_eq!(before, sum(&served.json(&format!("/data?first=0&end={middle}"))));
-    assert_eq!(before + after, sum(&served.json(&format!("/data?{range}"))));
+    // While samples wait for their names, a range ends before them.
+    let (mut changes, mut parts) = (Value::Null, [0, 0]);
+    wait_until("both parts are all of the range", || {
+        changes = served.json(&format!("/data?{compared}"));
+        parts = [0, 1].map(|source| sum_of(&changes, source));
+        changes["before"] == json!({ "first": 0, "end": middle })
+            && parts[1] == sum(&served.json(&format!("/data?first=0&end={middle}")))
+            && parts[0] + parts[1] == sum(&served.json(&format!("/data?{range}")))
+    });
+    let [after, before] = parts;
     let change = &changes["profile"]["change"];
     if before > 0 {
         let scale = change["scale"].as_f64().unwrap();
