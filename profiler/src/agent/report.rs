@@ -19,21 +19,23 @@ use crate::{error::Result, kernel, output::Blocked, perf::config::Target, procfs
 impl Sampling<'_> {
     /// The ledger so far, of a run that has gone on for so long.
     pub(super) fn report(&mut self, duration: Duration) -> Result<String> {
-        self.read();
-        let (sources, unread) = self.sources.account(&self.counters);
-        let kernel = self.kernel_side(duration, sources);
-        unread.map_or(Ok(()), Err)?;
+        let kernel = self.kernel_so_far(duration)?;
         Ok(Ledger::so_far(&kernel, &self.delivered, &self.behind).table(false))
     }
 
     /// Ends a window of a run that has gone on for so long.
     pub(super) fn end_window(&mut self, duration: Duration) -> Result<()> {
+        let kernel = self.kernel_so_far(duration)?;
+        self.sender.end_window(Arc::new(kernel), self.last_read_ns);
+        Ok(())
+    }
+
+    /// What was counted so far, when all that is there has been read.
+    fn kernel_so_far(&mut self, duration: Duration) -> Result<KernelSide> {
         self.read();
         let (sources, unread) = self.sources.account(&self.counters);
         unread.map_or(Ok(()), Err)?;
-        let kernel = self.kernel_side(duration, sources);
-        self.sender.end_window(Arc::new(kernel), self.last_read_ns);
-        Ok(())
+        Ok(self.kernel_side(duration, sources))
     }
 
     /// What was counted on the way to the queue.

@@ -34,7 +34,7 @@ pub(super) fn run(mut args: AgentArgs, verbose: u8) -> Result<()> {
     }
     let folder = without_rights(|| Folder::open(&args.folder, keep))?;
     let mut session = Session::prepare(sampling, Vec::new(), verbose)?;
-    // Containers and units are in windows.
+    // Containers are in windows.
     session.config.process.metadata = true;
     let windows = Arc::new(Windows::start(vec![Box::new(folder)], give_up_rights)?);
     let parted = Parted { length: args.window, to: Arc::clone(&windows) };

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -100,8 +100,8 @@ impl Folder {
     /// Removes the oldest windows, as long as there are too many; the newest stays.
     fn evict(&self, now: Timestamp) -> io::Result<()> {
         let mut windows = list(&self.path)?;
+        let mut bytes: u64 = windows.iter().map(|it| it.bytes).sum();
         windows.pop();
-        let mut bytes: u64 = list(&self.path)?.iter().map(|it| it.bytes).sum();
         for window in windows {
             let age = Duration::try_from(now.duration_since(window.begun)).unwrap_or_default();
             if age <= self.keep.age && bytes <= self.keep.bytes {
@@ -167,12 +167,6 @@ pub fn list(folder: &Path) -> io::Result<Vec<Stored>> {
 fn parse_time(text: &str) -> Option<Timestamp> {
     let zoned = format!("{}+00:00", text.strip_suffix('Z')?);
     Timestamp::strptime("%Y%m%dT%H%M%S.%f%:z", zoned).ok()
-}
-
-/// When a window was written at the latest: it may have begun long before.
-#[must_use]
-pub fn written(window: &Stored) -> Option<SystemTime> {
-    window.path.metadata().and_then(|it| it.modified()).ok()
 }
 
 #[cfg(test)]
