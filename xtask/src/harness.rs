@@ -74,7 +74,7 @@ pub(crate) struct Harness {
     /// The last of them, until its verdict comes.
     running: Option<Running>,
     /// When the last one ended, or the first could begin.
-    ended: Duration,
+    last_end: Duration,
     /// The sums of the lines `test result:`.
     totals: Tally,
 }
@@ -98,7 +98,7 @@ impl Harness {
             self.running = Some(Running { lacks_something: false });
             rest = after;
         } else if line.starts_with("running ") && line.trim_end_matches('s').ends_with(" test") {
-            self.ended = now;
+            self.last_end = now;
         } else if let Some(totals) = line.strip_prefix("test result: ") {
             self.totals.add(totals_of(totals));
         }
@@ -122,8 +122,13 @@ impl Harness {
             }
         };
         // The name of one that says nothing comes with its verdict, in one line.
-        test.took = now.saturating_sub(std::mem::replace(&mut self.ended, now));
+        test.took = now.saturating_sub(std::mem::replace(&mut self.last_end, now));
         self.running = None;
+    }
+
+    /// How many tests have ended.
+    pub(crate) fn ended(&self) -> usize {
+        self.tests.len() - usize::from(self.running.is_some())
     }
 
     /// How the tests ended, those that never did among the failed ones.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufRead as _, BufReader, Write as _},
+    io::{Read as _, Write as _},
     path::Path,
     process::{Child, Command, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
@@ -39,9 +39,17 @@ pub(crate) struct Outcome {
     pub(crate) until_end: Duration,
 }
 
-/// Boots the machine and listens until it is off, or the time limit has passed. What it says is also
-/// written to `log`.
-pub(crate) fn run(qemu: &mut Command, log: &Path, limit: Duration) -> Result<Outcome> {
+/// How long a machine may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Without a test that begins or ends, or a step after the tests. What the kernel says of its own doesn't count.
+    pub(crate) stall: Duration,
+    /// From power-on to its end.
+    pub(crate) all: Duration,
+}
+
+/// Boots the machine and listens until it is off, or has come to a limit. What it says is also written to `log`.
+pub(crate) fn run(qemu: &mut Command, log: &Path, limits: Limits) -> Result<Outcome> {
     let mut log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let start = Instant::now();
     let mut child = Running(
@@ -50,35 +58,52 @@ pub(crate) fn run(qemu: &mut Command, log: &Path, limit: Duration) -> Result<Out
             .spawn()
             .with_context(|| format!("cannot run {}", qemu.get_program().display()))?,
     );
-    let console = child.0.stdout.take().context("QEMU has no standard output")?;
-    let (sender, lines) = mpsc::channel();
+    let mut console = child.0.stdout.take().context("QEMU has no standard output")?;
+    let (sender, pieces) = mpsc::channel();
     thread::spawn(move || {
-        for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
-            if sender.send(line).is_err() {
+        let mut piece = [0; 4096];
+        while let Ok(bytes @ 1..) = console.read(&mut piece) {
+            if sender.send(piece.get(..bytes).unwrap_or_default().to_vec()).is_err() {
                 break;
             }
         }
     });
     let mut parser = Parser::default();
+    let mut line = Vec::new();
+    let mut moved_on = start;
     loop {
-        match lines.recv_timeout(limit.saturating_sub(start.elapsed())) {
-            Ok(line) => {
+        let stall = limits.stall.saturating_sub(moved_on.elapsed());
+        let left = limits.all.saturating_sub(start.elapsed());
+        match pieces.recv_timeout(stall.min(left)) {
+            Ok(piece) => {
                 // The log is for people; without it the machine still runs.
-                let _ = writeln!(log, "{line}");
-                if line.contains("@@ booted") {
-                    parser.outcome.until_boot = start.elapsed();
+                let _ = log.write_all(&piece);
+                let before = parser.progress();
+                for byte in piece {
+                    if byte == b'\n' {
+                        parser.bytes(&std::mem::take(&mut line), start.elapsed());
+                    } else {
+                        line.push(byte);
+                    }
                 }
-                parser.line(line, start.elapsed());
+                if parser.progress() != before {
+                    moved_on = Instant::now();
+                }
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                let after = format!("it hung: ended after {} s", limit.as_secs());
-                parser.outcome.failure = Some(after);
+                let (what, limit) = if stall < left {
+                    ("it hung: nothing moved on for", limits.stall)
+                } else {
+                    ("it was not done after", limits.all)
+                };
+                parser.outcome.failure = Some(format!("{what} {} s", limit.as_secs()));
                 break;
             }
         }
     }
+    // The name of a test stands in a line that ends with the verdict.
+    parser.bytes(&line, start.elapsed());
     let mut outcome = parser.end();
     outcome.until_end = start.elapsed();
     Ok(outcome)
@@ -103,6 +128,20 @@ struct Parser {
 }
 
 impl Parser {
+    /// What is another where the machine has moved on.
+    fn progress(&self) -> (usize, usize, String) {
+        let harness = &self.outcome.harness;
+        (harness.tests.len(), harness.ended(), self.section.clone())
+    }
+
+    fn bytes(&mut self, line: &[u8], now: Duration) {
+        let line = String::from_utf8_lossy(line).trim_end_matches('\r').to_owned();
+        if line.contains("@@ booted") {
+            self.outcome.until_boot = now;
+        }
+        self.line(line, now);
+    }
+
     fn line(&mut self, line: String, now: Duration) {
         if let Some((_, mark)) = line.split_once("@@ ") {
             if let Some(code) = mark.strip_prefix("tests ended with ") {
@@ -186,13 +225,21 @@ pub(crate) mod tests {
     #[test]
     fn a_machine_that_hangs_is_ended() {
         let dir = tempfile::tempdir().unwrap();
-        let mut hanging = Command::new("sh");
-        hanging.args(["-c", "echo '@@ booted'; echo 'test a ... '; exec sleep 1000"]);
         let log = dir.path().join("log");
-        let outcome = run(&mut hanging, &log, Duration::from_millis(300)).unwrap();
-        assert!(outcome.failure.as_ref().unwrap().contains("hung"));
-        assert_eq!(verdicts(&outcome), [("a", Verdict::Unfinished)]);
-        assert!(std::fs::read_to_string(log).unwrap().contains("booted"));
+        let outcome = |script: &str, stall, all| {
+            let limits =
+                Limits { stall: Duration::from_millis(stall), all: Duration::from_millis(all) };
+            run(Command::new("sh").args(["-c", script]), &log, limits).unwrap()
+        };
+        let hung = outcome("echo '@@ booted'; printf 'test a ... '; exec sleep 1000", 300, 1 << 20);
+        assert!(hung.failure.as_ref().unwrap().contains("hung"), "{:?}", hung.failure);
+        assert_eq!(verdicts(&hung), [("a", Verdict::Unfinished)]);
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "@@ booted\ntest a ... ");
+        // What the kernel says is not a step.
+        let talks = "echo '@@ booted'; while sleep 0.01; do echo '[ 9.0] rcu: stall'; done";
+        assert!(outcome(talks, 300, 1 << 20).failure.unwrap().contains("hung"));
+        let goes_on = "while sleep 0.01; do echo 'test a ... ok'; done";
+        assert!(outcome(goes_on, 1 << 20, 300).failure.unwrap().contains("not done"));
     }
 
     #[test]

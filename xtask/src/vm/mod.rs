@@ -7,11 +7,12 @@ mod machine;
 mod perf;
 mod report;
 mod retry;
+mod selection;
 
 use std::{
-    cmp::Reverse,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     sync::{Mutex, PoisonError},
     thread,
     time::Duration,
@@ -19,33 +20,18 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use self::{kernel::Kernel, machine::Machine, report::Report};
+use self::{
+    guest::{Limits, Outcome},
+    kernel::Kernel,
+    machine::Machine,
+    report::Report,
+    retry::Again,
+};
 use crate::{apt, arch::Arch, archive::Archive, command, harness::Tally, workspace};
 
-/// A machine that is not done by then hangs. Tests that wait in vain end by themselves after three minutes,
-/// and several of them have to come to that before, or nobody is told why.
-const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
-
-/// The modules of the kernel tests say what they depend on: `profiler/tests/kernel/main.rs`.
-const EVERY_KERNEL: &[&str] = &["every_kernel::"];
-/// Of these, what each series has changed: the program and its verifier, records, events of tasks and of a PMU. What else
-/// the oldest and the newest kernel do alike, those between them do, too.
-const BETWEEN: &[&str] = &[
-    "every_kernel::ledger::",
-    "every_kernel::pmu::",
-    "every_kernel::sideband::",
-    "every_kernel::stat_pmu::",
-    "every_kernel::tasks::",
-    "every_kernel::traces::",
-    "every_kernel::unwinding::",
-    "every_kernel::walks::",
-];
-const OLDEST_AND_NEWEST: &[&str] = &["every_kernel::", "oldest_and_newest::"];
-const EVERY_KERNEL_AND_OUR_CODE: &[&str] = &["every_kernel::", "our_code::"];
-const ALL: &[&str] = &[];
-
-/// The tests of what is another event where there is no PMU, and of what its count says.
-const OF_EVENTS: &[&str] = &["::bad_input::", "::ledger::"];
+/// Tests that wait in vain end by themselves after three minutes.
+const LIMITS: Limits =
+    Limits { stall: Duration::from_secs(5 * 60), all: Duration::from_secs(25 * 60) };
 
 /// How much each failed test has to say again, at the end.
 const FAILURE_LINES: usize = 5;
@@ -104,6 +90,36 @@ struct Bootable {
     initramfs: PathBuf,
 }
 
+impl Bootable {
+    /// Runs these tests, and some of them again; also the command of the first run, and where its console is kept.
+    fn run(&self, tests: &[&str]) -> Result<(Outcome, Command, PathBuf)> {
+        let Self { machine, kernel, initramfs } = self;
+        let log = workspace::target().join(format!("vm/{machine}.log"));
+        let mut qemu = machine.qemu(&kernel.image, initramfs, tests);
+        eprintln!("{machine}: Linux {} …", kernel.release);
+        let mut outcome = guest::run(&mut qemu, &log, LIMITS)?;
+        if let Some(again) = retry::again(&outcome) {
+            let failed: Vec<&str>;
+            let tests = match &again {
+                Again::Tests(names) => {
+                    eprintln!("{machine}: again: {} …", names.join(", "));
+                    failed = names.iter().map(String::as_str).collect();
+                    &*failed
+                }
+                Again::Machine => {
+                    let why = outcome.failure.as_deref().unwrap_or_default();
+                    eprintln!("{machine}: {why}; all of it again …");
+                    tests
+                }
+            };
+            let mut qemu = machine.qemu(&kernel.image, initramfs, tests);
+            let second = guest::run(&mut qemu, &log.with_extension("again.log"), LIMITS)?;
+            outcome = again.settle(outcome, second);
+        }
+        Ok((outcome, qemu, log))
+    }
+}
+
 /// Runs the tests on each machine, and prints what became of them.
 pub(crate) fn run(options: &Options) -> Result<()> {
     run_counted(options).1
@@ -142,7 +158,7 @@ fn run_all(options: &Options, report: &mut Report) -> Result<()> {
             let initramfs = image::build(&mut archive, arch, options.filter.as_deref())?;
             for (machine, kernel) in found {
                 let mut initramfs = initramfs.clone();
-                if compares_with_perf(&machine, &series) {
+                if selection::compares_with_perf(&machine, &series) {
                     match perf::find(&mut archive, arch) {
                         Ok(perf) => initramfs = image::add_perf(&initramfs, &perf)?,
                         // The tests that need it say that they are skipped.
@@ -171,40 +187,6 @@ fn run_all(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The tests that a machine has to run, where others of the matrix run the rest.
-fn brief(machine: &Machine, series: &[String]) -> &'static [&'static str] {
-    // What kernels seldom change they change on all architectures: two corners of the matrix are enough.
-    let corner = if machine.arch == Arch::HOST { series.first() } else { series.last() };
-    if machine.lacks_pmu() {
-        OF_EVENTS
-    } else {
-        match (corner == Some(&machine.series), runs_our_code(machine, series)) {
-            (true, true) => ALL,
-            (true, false) => OLDEST_AND_NEWEST,
-            (false, true) => EVERY_KERNEL_AND_OUR_CODE,
-            (false, false) if is_between(machine, series) => BETWEEN,
-            (false, false) => EVERY_KERNEL,
-        }
-    }
-}
-
-/// Whether it is neither the oldest nor the newest.
-fn is_between(machine: &Machine, series: &[String]) -> bool {
-    ![series.first(), series.last()].contains(&Some(&machine.series))
-}
-
-/// Whether it runs what only our own code decides on its architecture, as nothing else does. The machine before
-/// the newest has the time for it.
-fn runs_our_code(machine: &Machine, series: &[String]) -> bool {
-    let before_newest = series.iter().rev().nth(1).or(series.last());
-    machine.arch != Arch::HOST && before_newest == Some(&machine.series)
-}
-
-/// Whether it has Debian's perf, to compare the counts of its PMU with.
-fn compares_with_perf(machine: &Machine, series: &[String]) -> bool {
-    machine.pmu && runs_our_code(machine, series)
-}
-
 /// Boots the machines, as many at once as asked for.
 fn boot_all(
     bootable: Vec<Bootable>,
@@ -212,30 +194,19 @@ fn boot_all(
     series: &[String],
     report: &mut Report,
 ) -> Result<()> {
-    let tests_of = |machine: &Machine| if options.brief { brief(machine, series) } else { ALL };
-    let mut waiting: Vec<_> = bootable.into_iter().enumerate().collect();
-    // Those that take longest begin first, so that all end at about the same time.
-    waiting.sort_by_key(|(_, it)| Reverse(tests_of(&it.machine).len()));
-    let waiting = Mutex::new(waiting.into_iter());
+    let tests_of = |machine: &Machine| {
+        if options.brief { selection::brief(machine, series) } else { selection::ALL }
+    };
+    let waiting = Mutex::new(bootable.into_iter().enumerate());
     let report = Mutex::new(report);
     let work = || -> Result<()> {
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((order, Bootable { machine, kernel, initramfs })) = next else {
+            let Some((order, bootable)) = next else {
                 return Ok(());
             };
-            let mut qemu = machine.qemu(&kernel.image, &initramfs, tests_of(&machine));
-            let log = workspace::target().join(format!("vm/{machine}.log"));
-            eprintln!("{machine}: Linux {} …", kernel.release);
-            let mut outcome = guest::run(&mut qemu, &log, TIME_LIMIT)?;
-            let failed = retry::candidates(&outcome);
-            if !failed.is_empty() {
-                eprintln!("{machine}: again: {} …", failed.join(", "));
-                let tests: Vec<&str> = failed.iter().map(String::as_str).collect();
-                let mut again = machine.qemu(&kernel.image, &initramfs, &tests);
-                let log = log.with_extension("again.log");
-                retry::settle(&mut outcome, &guest::run(&mut again, &log, TIME_LIMIT)?);
-            }
+            let (outcome, qemu, log) = bootable.run(tests_of(&bootable.machine))?;
+            let Bootable { machine, kernel, .. } = bootable;
             let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
             report.add(order, machine, kernel.release, outcome, &qemu, &log);
             report.print_last(options.filter.is_none(), options.bless)?;
@@ -267,30 +238,4 @@ fn find_qemu(arch: Arch) -> Result<()> {
 fn snapshot(machine: &Machine) -> PathBuf {
     let dir: &Path = workspace::root();
     dir.join("profiler/tests/kernel/doctor").join(format!("{machine}.txt"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_test_runs_where_it_may_find_something() {
-        let series: Vec<String> = ["5.10", "6.1", "6.12", "7.2"].map(str::to_owned).into();
-        let machine = |arch, series: &str, pmu| Machine { arch, series: series.to_owned(), pmu };
-        let of = |arch, kernel: &str| brief(&machine(arch, kernel, true), &series);
-        for arch in Arch::ALL {
-            let (oldest, before_newest, newest) = if arch == Arch::HOST {
-                (OLDEST_AND_NEWEST, BETWEEN, EVERY_KERNEL)
-            } else {
-                (EVERY_KERNEL, EVERY_KERNEL_AND_OUR_CODE, OLDEST_AND_NEWEST)
-            };
-            assert_eq!((of(arch, "5.10"), of(arch, "6.1")), (oldest, BETWEEN));
-            assert_eq!((of(arch, "6.12"), of(arch, "7.2")), (before_newest, newest));
-        }
-        let alone = ["6.1".to_owned()];
-        let of = |arch| brief(&machine(arch, "6.1", true), &alone);
-        let others = if Arch::HOST == Arch::X86_64 { Arch::Aarch64 } else { Arch::X86_64 };
-        assert_eq!((of(Arch::HOST), of(others)), (OLDEST_AND_NEWEST, ALL));
-        assert_eq!(brief(&machine(Arch::Aarch64, "7.2", false), &series), OF_EVENTS);
-    }
 }

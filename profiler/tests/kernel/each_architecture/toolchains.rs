@@ -11,11 +11,13 @@ use profiler::stderr;
 use serde_json::{Value, json};
 
 use crate::{
+    each_architecture::crossings::{
+        assert_threads_end_where_they_were_started, is_between_registers,
+    },
     every_kernel::unwinding::{
         CHAIN, Chain as _, Functions, SAMPLES, assert_chain, assert_chain_of, start, up_to,
         wait_for_tables,
     },
-    our_code::crossings::{assert_threads_end_where_they_were_started, is_between_registers},
     support::{Program, Run, fixture, has_fixture, has_tables, is_installed, profiler, symbols},
 };
 
