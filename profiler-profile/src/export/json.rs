@@ -216,6 +216,7 @@ mod tests {
             container: Some(Container { id: "1".into(), runtime: Some("docker") }),
             pod: None,
             unit: Some("a.service".into()),
+            service: Some("shop".into()),
             ..Metadata::default()
         };
         assert_eq!(
@@ -227,6 +228,7 @@ mod tests {
                 "container": { "id": "1", "runtime": "docker" },
                 "pod": null,
                 "unit": "a.service",
+                "service": "shop",
             })
         );
         let nothing = &written(Some(&Metadata::default()))["process"];

@@ -186,6 +186,10 @@ fn task(labels: &[Label], left_out: &mut BTreeSet<Arc<str>>) -> Task {
                 process.container = Some(Container { id: id.to_string(), runtime: None });
                 true
             }
+            ("service", LabelValue::Text(name)) => {
+                process.service = Some(name.to_string());
+                true
+            }
             _ => false,
         };
         if !known && !left_out.contains(&label.key) {

@@ -11,11 +11,13 @@ pub struct Filter {
     pub focus: Option<Regex>,
     /// No stacks with a function whose name matches.
     pub ignore: Option<Regex>,
+    /// Only stacks of this service.
+    pub service: Option<String>,
 }
 
 impl Filter {
     /// The stacks that are wanted.
-    pub fn stacks<'a>(&self, profile: &'a Imported) -> impl Iterator<Item = &'a Stack> {
+    pub fn stacks<'a>(&'a self, profile: &'a Imported) -> impl Iterator<Item = &'a Stack> {
         // Each frame once, and not in each stack that has it.
         let matching = |pattern: &Regex| -> Vec<bool> {
             profile.frames.iter().map(|frame| pattern.is_match(frame.shown_name())).collect()
@@ -27,7 +29,10 @@ impl Filter {
             places.any(|place| matching.get(place).copied().unwrap_or(false))
         };
         profile.stacks.iter().filter(move |stack| {
-            focus.as_ref().is_none_or(|it| has_one(it, stack))
+            self.service
+                .as_ref()
+                .is_none_or(|it| stack.label("service").is_some_and(|label| label.text() == *it))
+                && focus.as_ref().is_none_or(|it| has_one(it, stack))
                 && !ignore.as_ref().is_some_and(|it| has_one(it, stack))
         })
     }

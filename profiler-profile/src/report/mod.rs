@@ -99,6 +99,7 @@ impl<'a> Selected<'a> {
             pid: number("pid"),
             tid: number("tid"),
             container: text("container"),
+            service: text("service"),
         }
     }
 

@@ -95,18 +95,21 @@ pub(super) struct Who<'a> {
     pub(super) pid: Option<u32>,
     pub(super) tid: Option<u32>,
     pub(super) container: Option<Cow<'a, str>>,
+    pub(super) service: Option<Cow<'a, str>>,
 }
 
 impl<'a> Who<'a> {
     pub(super) fn of_entry(entry: &'a Entry) -> Self {
         let task = &entry.task;
-        let container = task.process.as_ref().and_then(|it| it.container.as_ref());
+        let process = task.process.as_ref();
+        let container = process.and_then(|it| it.container.as_ref());
         Self {
             process: task.process_name(),
             thread: task.comm.text(),
             pid: task.pid(),
             tid: task.tid(),
             container: container.map(|it| it.id.as_str().into()),
+            service: process.and_then(|it| it.service.as_deref()).map(Cow::from),
         }
     }
 
@@ -125,6 +128,10 @@ impl<'a> Who<'a> {
             By::Container => match &self.container {
                 Some(id) => (named(id), String::new()),
                 None => ("[no container]".into(), String::new()),
+            },
+            By::Service => match &self.service {
+                Some(name) => (named(name), String::new()),
+                None => ("[no service]".into(), String::new()),
             },
             By::Function | By::Line | By::Module => return None,
         };

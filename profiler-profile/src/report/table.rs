@@ -29,6 +29,8 @@ pub enum By {
     Thread,
     /// Containers.
     Container,
+    /// Services.
+    Service,
 }
 
 /// What is shown.
@@ -162,6 +164,7 @@ impl Table {
             By::Process => "PROCESS",
             By::Thread => "THREAD  PROCESS",
             By::Container => "CONTAINER",
+            By::Service => "SERVICE",
         };
         let kernel = |text: &str| {
             if self.has_kernel { format!(" {text:>7}") } else { String::new() }
@@ -297,7 +300,11 @@ mod tests {
         };
         let mut user = |line| store.intern(vec![location(u64::from(line), &[at(line)])]);
         let container = crate::process::Container { id: "c0ffee".into(), runtime: None };
-        let process = crate::process::Metadata { container: Some(container), ..Default::default() };
+        let process = crate::process::Metadata {
+            container: Some(container),
+            service: Some("shop".into()),
+            ..Default::default()
+        };
         let (of, process) = (sample(), Some(Arc::new(process)));
         let other =
             Task { tid: 6, comm: crate::sample::Comm::of("io"), process, ..of.task.clone() };
@@ -345,6 +352,10 @@ mod tests {
         assert_eq!(
             lines(By::Container)[1..],
             ["2 66.7% 2 66.7% 0.0% [no container]", "1 33.3% 1 33.3% 100.0% c0ffee"]
+        );
+        assert_eq!(
+            lines(By::Service)[1..],
+            ["2 66.7% 2 66.7% 0.0% [no service]", "1 33.3% 1 33.3% 100.0% shop"]
         );
         assert_eq!(
             lines(By::Module)[1..],

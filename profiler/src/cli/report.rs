@@ -62,13 +62,22 @@ pub struct FilterArgs {
     /// Leave out stacks with a function that matches this regular expression.
     #[arg(long, value_name = "REGEX", value_parser = units::parse_pattern)]
     ignore: Option<Regex>,
+    /// Keep only stacks of this service.
+    ///
+    /// `--by service` shows which there are.
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
 }
 
 impl FilterArgs {
     /// The filter.
     #[must_use]
     pub fn filter(&self) -> Filter {
-        Filter { focus: self.focus.clone(), ignore: self.ignore.clone() }
+        Filter {
+            focus: self.focus.clone(),
+            ignore: self.ignore.clone(),
+            service: self.service.clone(),
+        }
     }
 }
 
@@ -87,6 +96,8 @@ pub enum By {
     Thread,
     /// Containers, where they were recorded: in pprof they are.
     Container,
+    /// Services, where they were recorded: in pprof they are.
+    Service,
 }
 
 impl From<By> for table::By {
@@ -98,6 +109,7 @@ impl From<By> for table::By {
             By::Process => Self::Process,
             By::Thread => Self::Thread,
             By::Container => Self::Container,
+            By::Service => Self::Service,
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn run(args: StreamArgs, verbose: u8) -> Result<()> {
         return Err(Error::Usage("--by line: add --lines".into()));
     }
     // Nothing else says which container a process is in.
-    sampling.metadata |= args.by == By::Container;
+    sampling.metadata |= [By::Container, By::Service].contains(&args.by);
     let path = args.output.and_then(file_of);
     let report = match args.top {
         Some(rows) => Report::Top(table::Options {

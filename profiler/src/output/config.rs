@@ -59,7 +59,7 @@ impl Report {
     pub(crate) fn has_processes(self) -> bool {
         match self {
             Self::Samples(format) => format.processes != Processes::Never,
-            Self::Top(options) => options.by == By::Container,
+            Self::Top(options) => [By::Container, By::Service].contains(&options.by),
         }
     }
 }

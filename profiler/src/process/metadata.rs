@@ -1,19 +1,23 @@
 //! Who a process is: its command line, its parent, and what it belongs to.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::Read as _,
     os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
 };
 
 use profiler_profile::process::Metadata;
 
-use crate::procfs::{cgroup, stat::Stat, status};
+use crate::procfs::{cgroup, environment, stat::Stat, status};
 
 /// The most of a command line that is kept, in bytes.
 const COMMAND_LINE_LIMIT: usize = 4096;
 /// The most that is read of the other files, which are short unless someone makes them long.
 const FILE_LIMIT: u64 = 64 << 10;
+/// The same of an environment, which may be longer: exec takes 2 MiB by default.
+const ENVIRONMENT_LIMIT: u64 = 256 << 10;
+/// The service of the kernel's own threads.
+const KERNEL: &str = "kernel";
 
 /// Asks `/proc`. Of a process that is gone, nothing is known.
 #[must_use]
@@ -26,18 +30,36 @@ pub fn read(tgid: u32) -> Metadata {
     };
     let cgroup = text(&folder, "cgroup", FILE_LIMIT).unwrap_or_default();
     let stat = text(&folder, "stat", FILE_LIMIT).unwrap_or_default();
+    let stat = Stat::parse(stat.as_bytes());
     let path = cgroup::path(&cgroup);
-    Metadata {
+    let mut metadata = Metadata {
         command_line: text(&folder, "cmdline", COMMAND_LINE_LIMIT as u64)
             .and_then(|arguments| command_line(&arguments)),
-        parent: Stat::parse(stat.as_bytes()).map(|stat| stat.parent).filter(|it| *it != 0),
+        parent: stat.map(|stat| stat.parent).filter(|it| *it != 0),
         cgroup: path.map(str::to_owned),
         container: path.and_then(cgroup::container),
         pod: path.and_then(cgroup::pod),
         unit: path.and_then(cgroup::unit).map(str::to_owned),
         uid: text(&folder, "status", FILE_LIMIT)
             .and_then(|it| status::number(&it, "Uid")?.try_into().ok()),
-    }
+        service: None,
+    };
+    metadata.service = if stat.is_some_and(|stat| stat.is_kernel_thread) {
+        Some(KERNEL.to_owned())
+    } else {
+        let told = text(&folder, "environ", ENVIRONMENT_LIMIT);
+        let told = told.and_then(|it| environment::service(&it));
+        told.or_else(|| metadata.unit_service().map(str::to_owned)).or_else(|| executable(&folder))
+    };
+    metadata
+}
+
+/// The name of the file that it runs.
+fn executable(folder: &File) -> Option<String> {
+    let path = fs::read_link(format!("/proc/self/fd/{}/exe", folder.as_raw_fd())).ok()?;
+    let name = path.file_name()?.to_string_lossy();
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 fn text(folder: &File, name: &str, limit: u64) -> Option<String> {
@@ -86,6 +108,25 @@ mod tests {
         assert!(own.cgroup.is_some());
         assert_eq!((known.cgroup, known.unit), (own.cgroup, own.unit));
         assert_eq!(known.uid, Some(rustix::process::getuid().as_raw()));
+    }
+
+    #[test]
+    fn a_service_is_what_the_environment_says_or_the_program() {
+        let of = |told: Option<&str>| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo; read -r _"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.env_clear().envs(told.map(|it| ("OTEL_SERVICE_NAME", it)));
+            let mut child = command.env("PATH", "/bin:/usr/bin").spawn().unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            let known = read(child.id());
+            child.wait().unwrap();
+            known
+        };
+        assert_eq!(of(Some("shop")).service.as_deref(), Some("shop"));
+        let untold = of(None);
+        let shell = fs::canonicalize("/bin/sh").unwrap();
+        let name = shell.file_name().unwrap().to_str().unwrap();
+        assert_eq!(untold.service.as_deref(), Some(untold.unit_service().unwrap_or(name)));
     }
 
     #[test]

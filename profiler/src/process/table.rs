@@ -174,8 +174,7 @@ impl Processes {
                 let before = self.last(tgid).map(|run| run.process.clone());
                 // Of one that is gone already, what it belonged to before still holds.
                 let metadata = before.as_ref().and_then(|process| process.metadata.as_deref());
-                let metadata =
-                    metadata.map(|it| Arc::new(Metadata { command_line: None, ..it.clone() }));
+                let metadata = metadata.map(|it| Arc::new(it.after_exec()));
                 let before_exec = before.map(|process| process.space);
                 let space = empty(time_ns);
                 self.begin(Process { tgid, name, space, before_exec, metadata }, time_ns, 0);

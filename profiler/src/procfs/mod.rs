@@ -6,6 +6,7 @@
 pub mod called;
 pub mod cgroup;
 pub(crate) mod comm;
+pub(crate) mod environment;
 pub mod maps;
 pub mod mounts;
 pub(crate) mod stat;

@@ -8,6 +8,9 @@ use rustix::param::clock_ticks_per_second;
 
 use super::known;
 
+/// `include/linux/sched.h`
+const PF_KTHREAD: u32 = 0x0020_0000;
+
 /// What is used of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
@@ -15,6 +18,8 @@ pub(crate) struct Stat {
     pub(crate) state: char,
     /// Field 4: its process's parent; 0 where there is none.
     pub(crate) parent: u32,
+    /// Field 9: whether it is a thread of the kernel's.
+    pub(crate) is_kernel_thread: bool,
     /// Fields 14 and 15: for how long it has had a CPU; in steps of 10 ms.
     pub(crate) cpu: Duration,
     /// Field 20: how many threads its process has.
@@ -48,7 +53,8 @@ impl Stat {
         Some(Self {
             state: fields.next()?.chars().next()?,
             parent: fields.next()?.parse().ok()?,
-            cpu: ticks(fields.nth(14 - 5)?.parse().ok()?) + ticks(fields.next()?.parse().ok()?),
+            is_kernel_thread: fields.nth(9 - 5)?.parse::<u32>().ok()? & PF_KTHREAD != 0,
+            cpu: ticks(fields.nth(14 - 10)?.parse().ok()?) + ticks(fields.next()?.parse().ok()?),
             threads: fields.nth(20 - 16)?.parse().ok()?,
             began: ticks(fields.nth(22 - 21)?.parse().ok()?),
         })
@@ -75,12 +81,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const REST: &str = "4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 100 23";
+    const REST: &str = "4 5 6 7 8 2097153 10 11 12 13 14 15 16 17 18 19 20 21 100 23";
 
     #[test]
     fn a_name_may_hold_anything() {
         let (cpu, began) = (ticks(14) + ticks(15), ticks(100));
-        let stat = Stat { state: 'R', parent: 4, cpu, threads: 20, began };
+        let stat = Stat { state: 'R', parent: 4, is_kernel_thread: true, cpu, threads: 20, began };
         for name in ["a", "a) 1 2 (b", "a R", ") R 1", "\u{fffd}"] {
             let text = format!("7 ({name}) R {REST}\n");
             assert_eq!(Stat::parse(text.as_bytes()), Some(stat), "{name}");
@@ -92,7 +98,7 @@ mod tests {
     #[test]
     fn a_task_is_what_it_is() {
         let own = Stat::of(std::process::id()).unwrap();
-        assert!(!own.has_ended() && own.threads > 0 && own.parent > 0);
+        assert!(!own.has_ended() && own.threads > 0 && own.parent > 0 && !own.is_kernel_thread);
         let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         assert!(Stat::of_own(tid).unwrap().is_runnable());
         assert_eq!(Stat::of(u32::MAX), None);

@@ -26,8 +26,10 @@ use crate::{
     stderr,
 };
 
-/// Windows that wait for a destination, at most; each may take as much memory as a profile may.
-const MAX_WAITING: usize = 2;
+/// Windows that wait for a destination may take as much memory as so many profiles may.
+const MAX_FULL: u64 = 2;
+/// So many of them may wait, where each takes less.
+const MAX_WAITING: usize = 64;
 /// How often it is said at most that a destination takes no windows.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the end of the run waits for the last windows.
@@ -43,6 +45,17 @@ pub struct Window {
     pub ledger: Ledger,
     /// When it began, and how it is written.
     pub options: Options,
+}
+
+impl Window {
+    /// The memory that its profile takes, and may take.
+    fn bytes(&self) -> u64 {
+        self.profile.account().bytes
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.profile.limit_bytes().try_into().unwrap_or(u64::MAX)
+    }
 }
 
 /// Where windows go.
@@ -78,6 +91,8 @@ struct Counts {
     bytes: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
+    /// The memory of those that wait.
+    waiting_bytes: AtomicU64,
 }
 
 /// The destinations of a run.
@@ -112,15 +127,7 @@ impl Windows {
     pub fn hand_over(&self, window: Window) {
         let window = Arc::new(window);
         for queue in &*self.queues() {
-            let Some(sender) = &queue.sender else { continue };
-            match sender.try_send(Arc::clone(&window)) {
-                Ok(()) => {}
-                Err(TrySendError::Full(_)) => {
-                    add(&queue.counts.dropped, 1);
-                    stderr::say(&format!("a window was dropped: {} is too slow", queue.name));
-                }
-                Err(TrySendError::Disconnected(_)) => add(&queue.counts.refused, 1),
-            }
+            queue.put(&window);
         }
     }
 
@@ -166,6 +173,27 @@ impl Queue {
             .map_err(|error| Error::system("cannot start a thread", error))?;
         Ok(Self { name, sender: Some(sender), counts, thread })
     }
+
+    /// Has a window wait, where there is room.
+    fn put(&self, window: &Arc<Window>) {
+        let Some(sender) = &self.sender else { return };
+        let (bytes, counts) = (window.bytes(), &self.counts);
+        let room = window.limit_bytes().saturating_mul(MAX_FULL);
+        // Only this thread adds to it, and it does before the other one can subtract.
+        let waiting_bytes = counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let has_room = waiting_bytes.saturating_add(bytes) <= room;
+        let sent = has_room.then(|| sender.try_send(Arc::clone(window)));
+        if let Some(Ok(())) = sent {
+            return;
+        }
+        counts.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(Err(TrySendError::Disconnected(_))) = sent {
+            add(&counts.refused, 1);
+        } else {
+            add(&counts.dropped, 1);
+            stderr::say(&format!("a window was dropped: {} is too slow", self.name));
+        }
+    }
 }
 
 fn take_all(
@@ -175,6 +203,7 @@ fn take_all(
 ) {
     let mut said: Option<Instant> = None;
     for window in windows {
+        counts.waiting_bytes.fetch_sub(window.bytes(), Ordering::Relaxed);
         match destination.take(&window) {
             Ok(bytes) => {
                 add(&counts.written, 1);
@@ -248,8 +277,9 @@ pub(crate) mod tests {
             timeline_bytes: 0,
             root: profiler_profile::export::root::Root::default(),
         };
+        let least = Profile::new(0).account().bytes.try_into().unwrap();
         Window {
-            profile: Profile::new(1 << 20),
+            profile: Profile::new(least),
             ledger: Ledger::settle(&kernel, &none, &none),
             options,
         }

@@ -11,13 +11,15 @@ pub(super) struct Keys {
     process: u32,
     cgroup: u32,
     container: u32,
+    service: u32,
 }
 
 impl Keys {
     pub(super) fn of(tables: &mut Tables) -> Self {
-        let [pid, tid, comm, process, cgroup, container] =
-            ["pid", "tid", "comm", "process", "cgroup", "container"].map(|key| tables.text(key));
-        Self { pid, tid, comm, process, cgroup, container }
+        let [pid, tid, comm, process, cgroup, container, service] =
+            ["pid", "tid", "comm", "process", "cgroup", "container", "service"]
+                .map(|key| tables.text(key));
+        Self { pid, tid, comm, process, cgroup, container, service }
     }
 }
 
@@ -30,6 +32,7 @@ pub(super) struct Who {
     process: u32,
     cgroup: Option<u32>,
     container: Option<u32>,
+    service: Option<u32>,
 }
 
 impl Who {
@@ -37,6 +40,7 @@ impl Who {
         let process = task.process.as_deref();
         let cgroup = process.and_then(|it| it.cgroup.as_deref());
         let container = process.and_then(|it| it.container.as_ref()).map(|it| it.id.as_str());
+        let service = process.and_then(|it| it.service.as_deref());
         let mut text = |it: &str| tables.text(&printable(it));
         Self {
             pid: task.pid(),
@@ -45,6 +49,7 @@ impl Who {
             process: text(&task.process_name()),
             cgroup: cgroup.map(&mut text),
             container: container.map(&mut text),
+            service: service.map(&mut text),
         }
     }
 
@@ -53,7 +58,8 @@ impl Who {
         let place = |number| tables.text_place(number);
         let (cgroup, container) = (self.cgroup.map(place), self.container.map(place));
         let (comm, process) = (place(self.comm), place(self.process));
-        Self { comm, process, cgroup, container, ..self }
+        let service = self.service.map(place);
+        Self { comm, process, cgroup, container, service, ..self }
     }
 
     /// The labels of one that is placed. What is not known has none.
@@ -63,6 +69,7 @@ impl Who {
             (keys.process, Some(self.process)),
             (keys.cgroup, self.cgroup),
             (keys.container, self.container),
+            (keys.service, self.service),
         ];
         let text = |(key, text): (u32, Option<u32>)| {
             let str = text.filter(|place| *place > 0)?.into();

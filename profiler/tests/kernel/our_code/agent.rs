@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::{Ended, Program, Run, profiler, run, wait_until};
+use crate::support::{Ended, Program, Run, fixture, profiler, run, wait_until};
 
 /// The windows of a folder, by name, the oldest first.
 fn windows(folder: &Path) -> Vec<String> {
@@ -92,6 +92,36 @@ fn each_sample_is_in_one_window_and_the_last_is_written_at_the_end() {
     let report = run(&["report", "--to", "1h ago", folder]);
     assert_eq!(report.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&report.stderr).contains("there are windows from "));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn services_are_told_by_their_environment_or_by_their_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shop = Command::new(fixture("chain.c"));
+    let shop = shop.env("OTEL_RESOURCE_ATTRIBUTES", "a=b,service.name=web%20shop").spawn();
+    let shop = Program(shop.unwrap());
+    let other = Program::start("chain.c");
+    let pids = format!("{},{}", shop.pid(), other.pid());
+    let run_of_agent = agent(dir.path(), &["-p", &pids, "-F", "99"]);
+    wait_until("there are windows", || windows(dir.path()).len() >= 2);
+    assert_eq!(run_of_agent.end_by(libc::SIGTERM).code, Some(0));
+
+    let folder = dir.path().to_str().unwrap();
+    let report = |arguments: &[&str]| {
+        let output = run(&[&["report", "--from", "1h ago", folder], arguments].concat());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let services = report(&["--by", "service"]);
+    let rows = services.lines().skip_while(|it| !it.contains("SERVICE")).skip(1);
+    let mut names: Vec<String> = rows.map(|it| it.split_whitespace().skip(4).collect()).collect();
+    names.sort();
+    // Where the tests run as a systemd service, what they start is part of that.
+    assert_eq!(names.len(), 2, "{services}");
+    assert!(names.contains(&"webshop".to_owned()), "{services}");
+    let of_shop = report(&["--service", "web shop", "--by", "thread"]);
+    assert!(of_shop.contains(&format!("(tid {})", shop.pid())), "{of_shop}");
+    assert!(!of_shop.contains(&format!("(tid {})", other.pid())), "{of_shop}");
 }
 
 #[test]
