@@ -35,12 +35,10 @@ use crate::{
     bpf::{counters::CounterMap, load::Program},
     config::Config,
     error::{Error, Result},
-    hardening::{
-        Connections,
-        capabilities::{self, USER_PROBES},
-    },
+    hardening::capabilities::{self, USER_PROBES},
     kernel,
     launch::Launch,
+    monitoring::{self, Monitor, notify::Notifier},
     output::{Blocked, Sink},
     parser::Bars,
     perf::{
@@ -73,6 +71,19 @@ const FIRST_LOOK_STEP: Duration = Duration::from_millis(10);
 /// How often it is looked whether samples are lost.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Who follows a run while it goes on.
+#[derive(Default)]
+pub struct Audience {
+    /// Has the terminal.
+    pub screen: Option<top::Prepared>,
+    /// Browsers.
+    pub page: Option<serve::Prepared>,
+    /// Programs that watch over it.
+    pub port: Option<monitoring::Prepared>,
+    /// systemd.
+    pub notifier: Option<Notifier>,
+}
+
 /// Samples until a signal comes, the time asked for has passed, or the output fails. Where sampling
 /// has begun the ledger comes in every case, and beside it what ended the run before its time.
 ///
@@ -83,8 +94,7 @@ pub async fn run(
     Requests { mut signals, mut reports }: Requests,
     mut sinks: Vec<Sink>,
     launch: Option<&mut Launch>,
-    screen: Option<top::Prepared>,
-    page: Option<serve::Prepared>,
+    Audience { screen, page, port, notifier }: Audience,
 ) -> Result<(Ledger, Result<()>)> {
     settle_limits(config)?;
     let watched = Watched::open(&config.process.pids, &config.process.tids)?;
@@ -104,10 +114,7 @@ pub async fn run(
     }
     sources.attach(slots, config.perf.dither)?;
     // All is loaded, and nothing of others has been read.
-    filter_system_calls(match page {
-        Some(_) => Connections::Accepted,
-        None => Connections::Refused,
-    });
+    filter_system_calls(page.is_some() || port.is_some());
 
     // From here on an error gives the terminal back.
     let mut screen = screen.map(|it| it.start(sources.describe())).transpose()?;
@@ -119,6 +126,7 @@ pub async fn run(
     let (delivered, behind) = (sources.count_by_cpu()?, sources.count_by_cpu()?);
     let stacks = Arc::<AtomicUsize>::default();
     let (sender, receiver) = queue::channel(Arc::clone(&behind), config.queue_bytes);
+    let monitor = port.map(|it| it.start(watched_by(config, &sender))).transpose()?;
     let tracker = Tracker::new(config.process.metadata);
     worker.begin(Work {
         sources: sources.describe(),
@@ -162,6 +170,8 @@ pub async fn run(
         memory: ResidentMemory::open(),
         blocked: blocked.clone(),
         launch,
+        monitor,
+        notifier,
         priority: Priority::enter(Role::Reader),
         deadline: None,
     };
@@ -189,6 +199,12 @@ pub async fn run(
             (Ledger { parsing: bars.account(), ..ledger }, Err(error))
         }
     })
+}
+
+/// What the HTTP port tells of.
+fn watched_by(config: &Config, sender: &Sender) -> monitoring::Run {
+    let windows = config.worker.output.windows.as_ref().map(|it| Arc::clone(&it.to));
+    monitoring::Run { windows, depth: sender.depth() }
 }
 
 /// Whose samples are kept, with `--children`.
@@ -235,6 +251,9 @@ struct Sampling<'a> {
     blocked: Vec<Blocked>,
     /// The command that is sampled, if it was started for that.
     launch: Option<&'a mut Launch>,
+    /// Who is told how the run is.
+    monitor: Option<Monitor>,
+    notifier: Option<Notifier>,
     /// Of the thread that reads.
     priority: Priority,
     /// Who disables the events in time, if there is a time.
@@ -278,6 +297,7 @@ impl Sampling<'_> {
         if let Err(error) = self.launch.as_mut().map_or(Ok(()), |it| it.execute()) {
             return Ok((started, Some(Err(error))));
         }
+        self.has_begun();
         let ended = self.read_until_end(started, signals, reports, &mut worker.ended, screen).await;
         Ok((started, ended))
     }
@@ -338,6 +358,7 @@ impl Sampling<'_> {
         let mut watching = interval(WATCH_INTERVAL);
         watching.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.went_round();
             tokio::select! {
                 biased;
                 signal = signals.next() => {
@@ -421,6 +442,26 @@ impl Sampling<'_> {
         }
     }
 
+    /// Tells those who watch over the run that it has begun.
+    fn has_begun(&mut self) {
+        if let Some(monitor) = &self.monitor {
+            monitor.is_sampling();
+        }
+        if let Some(notifier) = &mut self.notifier {
+            notifier.ready();
+        }
+    }
+
+    /// Tells them that the reader has gone round.
+    fn went_round(&mut self) {
+        if let Some(monitor) = &self.monitor {
+            monitor.went_round();
+        }
+        if let Some(notifier) = &mut self.notifier {
+            notifier.went_round(Instant::now());
+        }
+    }
+
     /// Whether no process is left of those that were asked for, which is said.
     fn have_all_ended(&mut self) -> bool {
         if let Some(launch) = &mut self.launch {
@@ -451,6 +492,9 @@ impl Sampling<'_> {
     /// Ends sampling: no event fires any more, the ring is empty, and all is counted. A failure on the
     /// way is told beside what could be counted.
     fn end(mut self, started: Instant) -> (KernelSide, Sender, Option<Error>) {
+        if let Some(notifier) = &mut self.notifier {
+            notifier.stopping();
+        }
         let passed = self.deadline.as_ref().and_then(Deadline::passed);
         let duration = passed.unwrap_or_else(Instant::now).duration_since(started);
         let failed = self.sources.disable().err();

@@ -37,6 +37,7 @@ mod kernel;
 pub mod launch;
 pub mod limits;
 mod moment;
+pub mod monitoring;
 mod nss;
 pub mod output;
 pub mod parser;

@@ -65,6 +65,21 @@ pub struct Sender {
     behind: Arc<PerCpuCount>,
 }
 
+/// How full the queue is, for whoever wants to know.
+#[derive(Clone)]
+pub struct Depth(Arc<Shared>);
+
+/// A part of the queue that has a limit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What waits there.
+    pub name: &'static str,
+    /// What it takes.
+    pub bytes: u64,
+    /// What it may take.
+    pub limit_bytes: u64,
+}
+
 /// The receiving end, for a thread that may block.
 pub struct Receiver {
     messages: mpsc::UnboundedReceiver<Waiting>,
@@ -79,6 +94,8 @@ struct Shared {
     copies: Room,
     events: Room,
     spare: Mutex<Vec<Vec<u8>>>,
+    /// Batches of samples that were sent.
+    sent: AtomicU64,
     /// Batches of samples that have been dealt with.
     done: AtomicU64,
 }
@@ -109,7 +126,37 @@ impl Room {
     }
 
     fn is_used(&self) -> bool {
-        self.free.available_permits() < self.bytes as usize
+        self.used() > 0
+    }
+
+    fn used(&self) -> usize {
+        (self.bytes as usize).saturating_sub(self.free.available_permits())
+    }
+
+    fn part(&self, name: &'static str) -> Part {
+        let bytes = u64::try_from(self.used()).unwrap_or(u64::MAX);
+        Part { name, bytes, limit_bytes: self.bytes.into() }
+    }
+}
+
+impl Depth {
+    /// What waits, by what it is.
+    #[must_use]
+    pub fn parts(&self) -> [Part; 3] {
+        let Shared { samples, copies, events, .. } = &*self.0;
+        [samples.part("samples"), copies.part("stack_snapshots"), events.part("events")]
+    }
+
+    /// How many batches of samples were sent so far.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.0.sent.load(Ordering::Relaxed)
+    }
+
+    /// How many of those have been dealt with.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.0.done.load(Ordering::Relaxed)
     }
 }
 
@@ -123,6 +170,7 @@ pub fn channel(behind: Arc<PerCpuCount>, limit_bytes: usize) -> (Sender, Receive
         copies: Room::new(limit_bytes),
         events: Room::new(limit_bytes / EVENT_SHARE),
         spare: Mutex::new(Vec::new()),
+        sent: AtomicU64::new(0),
         done: AtomicU64::new(0),
     });
     (
@@ -153,6 +201,7 @@ impl Sender {
             sample::each(&bytes).for_each(|sample| self.behind.add(sample.slot(), sample.cpu));
             return;
         };
+        self.shared.sent.fetch_add(1, Ordering::Relaxed);
         // Nobody receives any more when the output has failed; the ledger sees what is missing.
         let _ = self.messages.send((Message::Samples(Samples { bytes, room, copies }), None));
     }
@@ -182,6 +231,12 @@ impl Sender {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.shared.samples.is_used()
+    }
+
+    /// What tells how full the queue is.
+    #[must_use]
+    pub fn depth(&self) -> Depth {
+        Depth(Arc::clone(&self.shared))
     }
 
     /// Ends a window.
@@ -289,11 +344,17 @@ mod tests {
         let samples: Vec<Samples> = std::iter::from_fn(|| received(&mut receiver)).collect();
         assert_eq!(samples.len(), 2);
         assert!(sender.is_waiting() && sender.batches_done() == 0);
+        let depth = sender.depth();
+        let limit_bytes = LIMIT_BYTES as u64;
+        let full = Part { name: "samples", bytes: limit_bytes, limit_bytes };
+        assert_eq!((depth.parts()[0], depth.parts()[1].bytes), (full, 0));
+        assert_eq!((depth.sent(), depth.done()), (2, 0));
         assert_eq!(behind.get(0, 0), LIMIT_BYTES as u64 / 64 / 2);
         for samples in samples {
             receiver.done(samples);
         }
         assert!(!sender.is_waiting() && sender.batches_done() == 2);
+        assert_eq!((depth.parts()[0].bytes, depth.sent(), depth.done()), (0, 2, 2));
     }
     #[test]
     fn what_happened_takes_room_until_it_is_received() {

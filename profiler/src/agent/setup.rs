@@ -40,8 +40,9 @@ pub(super) fn settle_limits(config: &Config) -> Result<()> {
     capabilities::drop_unneeded(config.realtime, config.set_aside)
 }
 
-/// Filters those of all threads, or says why not.
-pub(super) fn filter_system_calls(connections: Connections) {
+/// Filters those of all threads, or says why not. Whether connections may be accepted.
+pub(super) fn filter_system_calls(is_served: bool) {
+    let connections = if is_served { Connections::Accepted } else { Connections::Refused };
     if let Err(error) = hardening::filter_system_calls(Threads::All, connections) {
         let what = "system calls are not filtered";
         stderr::notice(&format!("{what}: {error}; that needs a kernel with CONFIG_SECCOMP_FILTER"));

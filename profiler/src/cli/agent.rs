@@ -1,16 +1,19 @@
 //! The command line of `agent`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::{OUTPUT, SamplingArgs};
+use super::{OUTPUT, SamplingArgs, serve::parse_listen};
 use crate::{units, windows::folder};
 
 pub(super) const EXAMPLES: &str = "Examples:
   profiler agent                            the whole machine, into /var/lib/profiler
   profiler agent --keep 1d -F 49            for a day, at a higher rate
   profiler report --from '10 min ago'       what it has sampled since then";
+
+/// Where it tells how it is by default.
+const PORT: u16 = 7718;
 
 /// How to sample, and what becomes of that.
 #[derive(Debug, Args)]
@@ -30,7 +33,41 @@ pub struct AgentArgs {
     /// Remove the oldest windows where all take more.
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes, default_value = "1G", help_heading = OUTPUT)]
     pub keep_bytes: u64,
+    /// Serve health at this address, or none [default: 127.0.0.1:7718].
+    ///
+    /// A port alone is one of this machine; 0 is any that is free, and told. What there is: /healthz and /readyz.
+    #[arg(long, value_name = "ADDRESS:PORT|none", value_parser = Listen::parse, default_value = "127.0.0.1:7718",
+          hide_default_value = true, help_heading = OUTPUT)]
+    pub listen: Listen,
+    /// Let other machines connect, if --listen is such an address.
+    #[arg(long, help_heading = OUTPUT)]
+    pub allow_remote: bool,
     /// How to sample.
     #[command(flatten)]
     pub sampling: SamplingArgs,
+}
+
+/// Where to listen, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen(pub Option<SocketAddr>);
+
+impl Listen {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        parse_listen(text, PORT).map(|it| Self(Some(it))).map_err(|why| format!("{why}, nor none"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_can_be_off() {
+        assert_eq!(Listen::parse("none"), Ok(Listen(None)));
+        assert_eq!(Listen::parse("::1"), Ok(Listen(Some("[::1]:7718".parse().unwrap()))));
+        assert!(Listen::parse("nowhere").unwrap_err().contains("127.0.0.1:7718"));
+    }
 }

@@ -25,7 +25,7 @@ pub struct ServeArgs {
     /// Serve the page at this address [default: 127.0.0.1:7717].
     ///
     /// A port alone is one of this machine; 0 is any that is free.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_listen, default_value = "127.0.0.1:7717",
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_own, default_value = "127.0.0.1:7717",
           hide_default_value = true, help_heading = OUTPUT)]
     pub listen: SocketAddr,
     /// Let other machines connect, if --listen is such an address.
@@ -48,19 +48,25 @@ pub struct ServeArgs {
     pub sampling: SamplingArgs,
 }
 
+fn parse_own(text: &str) -> Result<SocketAddr, String> {
+    parse_listen(text, PORT)
+}
+
 /// An address with a port, or one of both.
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn parse_listen(text: &str, default_port: u16) -> Result<SocketAddr, String> {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     if let Ok(port) = text.parse() {
         return Ok(local(port));
     }
     if let Ok(address) = text.parse() {
-        return Ok(SocketAddr::new(address, PORT));
+        return Ok(SocketAddr::new(address, default_port));
     }
     let of_name = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()).map(local);
-    of_name
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| "not an address with a port, such as 127.0.0.1:7717 or [::1]:7717".into())
+    of_name.or_else(|| text.parse().ok()).ok_or_else(|| {
+        format!(
+            "not an address with a port, such as 127.0.0.1:{default_port} or [::1]:{default_port}"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -77,10 +83,10 @@ mod tests {
             ("::1", "[::1]:7717"),
             ("[::1]:5", "[::1]:5"),
         ] {
-            assert_eq!(parse_listen(text), Ok(address.parse().unwrap()), "{text}");
+            assert_eq!(parse_own(text), Ok(address.parse().unwrap()), "{text}");
         }
         for bad in ["", "box", "box:80", "1.2.3:80", "127.0.0.1:99999", "localhost", ":80"] {
-            assert!(parse_listen(bad).is_err(), "{bad}");
+            assert!(parse_own(bad).is_err(), "{bad}");
         }
     }
 }

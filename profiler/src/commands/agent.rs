@@ -2,12 +2,17 @@
 
 use std::{panic, sync::Arc, thread, time::Duration};
 
+use rustix::process::geteuid;
+
 use super::session::Session;
 use crate::{
     cli::AgentArgs,
     error::{Error, Result},
     hardening::capabilities,
+    invoker::Invoker,
+    monitoring::{self, notify::Notifier},
     output::config::Parted,
+    serve::Listen,
     stderr,
     units::Frequency,
     windows::{
@@ -33,7 +38,10 @@ pub(super) fn run(mut args: AgentArgs, verbose: u8) -> Result<()> {
         return Err(Error::Usage("--window: at least a second".into()));
     }
     let folder = without_rights(|| Folder::open(&args.folder, keep))?;
-    let mut session = Session::prepare(sampling, Vec::new(), verbose)?;
+    let port = open_port(&args)?;
+    let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
+    session.port = port;
+    session.notifier = Notifier::find();
     // Containers are in windows.
     session.config.process.metadata = true;
     let windows = Arc::new(Windows::start(vec![Box::new(folder)], give_up_rights)?);
@@ -47,6 +55,18 @@ pub(super) fn run(mut args: AgentArgs, verbose: u8) -> Result<()> {
     }
     done?;
     if are_all_there { Ok(()) } else { Err(Error::system("windows are missing", "see above")) }
+}
+
+/// Listens, before anything is loaded.
+fn open_port(args: &AgentArgs) -> Result<Option<monitoring::Prepared>> {
+    let Some(at) = args.listen.0 else { return Ok(None) };
+    let own = geteuid();
+    let invoker = Invoker::find().map(|it| it.uid());
+    let user = invoker.or((!own.is_root()).then(|| own.as_raw()));
+    let listen = Listen { at, allow_remote: args.allow_remote, user };
+    let port = monitoring::Prepared::bind(listen)?;
+    stderr::notice(&format!("health is at http://{}/", port.at()));
+    Ok(Some(port))
 }
 
 /// Does something by a thread without capabilities, as whoever writes windows has none: what it can't write is told at once.

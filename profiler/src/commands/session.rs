@@ -5,12 +5,13 @@ use tokio::runtime::Runtime;
 
 use super::privileges;
 use crate::{
-    agent,
+    agent::{self, Audience},
     cli::{SamplingArgs, Strict},
     config::{Config, Machine},
     error::{Error, Result},
     launch::Launch,
     limits,
+    monitoring::{self, notify::Notifier},
     output::{Sink, config::Report},
     serve,
     shutdown::Requests,
@@ -24,6 +25,10 @@ pub(super) struct Session {
     pub(super) screen: Option<top::Prepared>,
     /// What is served while it goes on.
     pub(super) page: Option<serve::Prepared>,
+    /// Where it tells how it is.
+    pub(super) port: Option<monitoring::Prepared>,
+    /// Who tells systemd.
+    pub(super) notifier: Option<Notifier>,
     runtime: Runtime,
     requests: Requests,
     strict: Option<Strict>,
@@ -45,7 +50,8 @@ impl Session {
             let _context = runtime.enter();
             Requests::listen()?
         };
-        Ok(Self { config, screen: None, page: None, runtime, requests, strict, verbose })
+        let (screen, page, port, notifier) = (None, None, None, None);
+        Ok(Self { config, screen, page, port, notifier, runtime, requests, strict, verbose })
     }
 
     /// Samples until the run ends; `finish` is what is to be done before the ledger is printed, if outputs are whole,
@@ -56,8 +62,10 @@ impl Session {
         mut launch: Option<&mut Launch>,
         finish: impl FnOnce(&Ledger, Option<&Launch>) -> Result<()>,
     ) -> Result<()> {
-        let Self { config, screen, page, runtime, requests, strict, verbose } = self;
-        let run = agent::run(&config, requests, sinks, launch.as_deref_mut(), screen, page);
+        let Self { config, screen, page, port, notifier, runtime, requests, strict, verbose } =
+            self;
+        let audience = Audience { screen, page, port, notifier };
+        let run = agent::run(&config, requests, sinks, launch.as_deref_mut(), audience);
         let (ledger, result) = runtime.block_on(run)?;
         let result = result
             .and_then(|()| finish(&ledger, launch.as_deref()))

@@ -28,6 +28,11 @@ pub(super) struct Access {
     ticket: Mutex<Option<String>>,
     /// The cookie's name: cookies of all ports of a host are in one pot.
     cookie: String,
+    host: Host,
+}
+
+/// What we are called, and by whom we may be asked.
+pub(crate) struct Host {
     is_loopback: bool,
     machine: String,
 }
@@ -44,13 +49,11 @@ pub(super) enum Verdict {
 impl Access {
     /// New secrets for what listens at this address.
     pub(super) fn new(at: SocketAddr) -> io::Result<Self> {
-        let machine = rustix::system::uname();
         Ok(Self {
             token: secret::new()?,
             ticket: Mutex::default(),
             cookie: format!("profiler-{}", at.port()),
-            is_loopback: at.ip().is_loopback(),
-            machine: machine.nodename().to_string_lossy().into_owned(),
+            host: Host::new(at),
         })
     }
 
@@ -69,28 +72,9 @@ impl Access {
 
     /// What a request with this address and these headers may have.
     pub(super) fn judge(&self, uri: &Uri, headers: &HeaderMap) -> Verdict {
-        let refused = Verdict::Refused;
-        let Some(host) = only(headers, &HOST) else { return refused(StatusCode::BAD_REQUEST) };
-        // It would count more than the header: RFC 9112, 3.2.2.
-        if uri.authority().is_some() {
-            return refused(StatusCode::BAD_REQUEST);
-        }
-        if !self.is_ours(host) {
-            return refused(StatusCode::MISDIRECTED_REQUEST);
-        }
-        if headers.contains_key(ORIGIN) {
-            let own = only(headers, &ORIGIN).and_then(|it| it.strip_prefix("http://"));
-            if own.is_none_or(|it| !it.eq_ignore_ascii_case(host)) {
-                return refused(StatusCode::FORBIDDEN);
-            }
-        }
-        // Who follows a link to the page may come from anywhere, but nothing else is for other pages.
         let is_page = uri.path() == "/";
-        if headers.contains_key(SITE)
-            && !is_page
-            && !only(headers, &SITE).is_some_and(|it| matches!(it, "same-origin" | "none"))
-        {
-            return refused(StatusCode::FORBIDDEN);
+        if let Err(status) = self.host.judge(uri, headers, is_page) {
+            return Verdict::Refused(status);
         }
         let query = uri.query().unwrap_or_default();
         let by_address = is_page
@@ -103,7 +87,57 @@ impl Access {
         {
             return Verdict::Granted(None);
         }
-        refused(StatusCode::UNAUTHORIZED)
+        Verdict::Refused(StatusCode::UNAUTHORIZED)
+    }
+
+    fn takes_ticket(&self, text: &str) -> bool {
+        let taken = |it: &mut Option<String>| it.take_if(|it| is_equal(it, text)).is_some();
+        self.ticket.lock().is_ok_and(|mut it| taken(&mut it))
+    }
+
+    /// No script can read it, and no other site's page can have it sent: RFC 6265bis.
+    fn new_cookie(&self) -> String {
+        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.token)
+    }
+}
+
+impl Host {
+    /// Of what listens at this address.
+    pub(crate) fn new(at: SocketAddr) -> Self {
+        let machine = rustix::system::uname();
+        let machine = machine.nodename().to_string_lossy().into_owned();
+        Self { is_loopback: at.ip().is_loopback(), machine }
+    }
+
+    /// Refuses what a page of another site has sent, and what came by a name that is not ours.
+    pub(crate) fn judge(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        is_page: bool,
+    ) -> Result<(), StatusCode> {
+        let host = only(headers, &HOST).ok_or(StatusCode::BAD_REQUEST)?;
+        // It would count more than the header: RFC 9112, 3.2.2.
+        if uri.authority().is_some() {
+            return Err(StatusCode::BAD_REQUEST);
+        }
+        if !self.is_ours(host) {
+            return Err(StatusCode::MISDIRECTED_REQUEST);
+        }
+        if headers.contains_key(ORIGIN) {
+            let own = only(headers, &ORIGIN).and_then(|it| it.strip_prefix("http://"));
+            if own.is_none_or(|it| !it.eq_ignore_ascii_case(host)) {
+                return Err(StatusCode::FORBIDDEN);
+            }
+        }
+        // Who follows a link to the page may come from anywhere, but nothing else is for other pages.
+        if headers.contains_key(SITE)
+            && !is_page
+            && !only(headers, &SITE).is_some_and(|it| matches!(it, "same-origin" | "none"))
+        {
+            return Err(StatusCode::FORBIDDEN);
+        }
+        Ok(())
     }
 
     /// Whether this is what we are called: a number, or one of the names that nobody else can lead here by. Behind
@@ -121,16 +155,6 @@ impl Access {
                     || !self.is_loopback && name.eq_ignore_ascii_case(&self.machine)
             }
         }
-    }
-
-    fn takes_ticket(&self, text: &str) -> bool {
-        let taken = |it: &mut Option<String>| it.take_if(|it| is_equal(it, text)).is_some();
-        self.ticket.lock().is_ok_and(|mut it| taken(&mut it))
-    }
-
-    /// No script can read it, and no other site's page can have it sent: RFC 6265bis.
-    fn new_cookie(&self) -> String {
-        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.token)
     }
 }
 
@@ -153,7 +177,9 @@ mod tests {
     use super::*;
 
     fn access(at: &str) -> Access {
-        Access { machine: "box".into(), ..Access::new(at.parse().unwrap()).unwrap() }
+        let at = at.parse().unwrap();
+        let host = Host { machine: "box".into(), ..Host::new(at) };
+        Access { host, ..Access::new(at).unwrap() }
     }
 
     fn judge(access: &Access, uri: &str, headers: &[(&'static str, &str)]) -> Verdict {

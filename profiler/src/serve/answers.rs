@@ -43,7 +43,8 @@ const FILE: &str = "application/octet-stream";
 /// How many answers of the same second are kept, for pages that show the same.
 const KEPT: usize = 4;
 
-pub(super) type Body = Either<Full<Bytes>, Channel<Bytes>>;
+/// A body that is whole, or that goes on.
+pub(crate) type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
 /// What is served.
 pub(super) struct Site {
@@ -245,12 +246,13 @@ async fn tell(
 }
 
 /// A status, and no more than its name.
-fn refusal(status: StatusCode) -> Response<Body> {
+pub(crate) fn refusal(status: StatusCode) -> Response<Body> {
     let reason = status.canonical_reason().unwrap_or_default().to_lowercase();
     of(status, TEXT, format!("{reason}\n").into())
 }
 
-fn of(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
+/// A whole body of this kind.
+pub(crate) fn of(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::new(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -3,11 +3,10 @@
 use std::{
     convert::Infallible,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -16,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{answers::Site, patient::Patient};
+use super::{answers::Body, patient::Patient};
 use crate::viewer::peer;
 
 /// How many there are at once: a browser has up to six for each window; others are closed.
@@ -34,11 +33,11 @@ const END_WITHIN: Duration = Duration::from_millis(500);
 
 /// Who may connect.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     /// Only this user of this machine, and root.
-    pub(super) user: Option<u32>,
+    pub(crate) user: Option<u32>,
     /// The port that is listened on.
-    pub(super) port: u16,
+    pub(crate) port: u16,
 }
 
 impl Gate {
@@ -51,12 +50,15 @@ impl Gate {
 }
 
 /// Accepts connections until it is told to stop, and ends them.
-pub(super) async fn accept(
+pub(super) async fn accept<A, F>(
     listener: TcpListener,
-    site: &Arc<Site>,
+    answer: A,
     gate: Gate,
     stopped: oneshot::Receiver<()>,
-) {
+) where
+    A: Fn(Request<Incoming>, SocketAddr, watch::Receiver<bool>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
     let (end, ended) = watch::channel(false);
     let mut open = JoinSet::new();
     let accepting = async {
@@ -64,7 +66,7 @@ pub(super) async fn accept(
             while open.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, from)) if open.len() < CONNECTIONS && gate.lets(from) => {
-                    open.spawn(serve(stream, Arc::clone(site), ended.clone()));
+                    open.spawn(serve(stream, from, answer.clone(), ended.clone()));
                 }
                 Ok(_) => {}
                 Err(_) => sleep(PAUSE).await,
@@ -82,11 +84,19 @@ pub(super) async fn accept(
 }
 
 /// Serves one connection to its end.
-async fn serve(stream: TcpStream, site: Arc<Site>, mut ended: watch::Receiver<bool>) {
+async fn serve<A, F>(
+    stream: TcpStream,
+    from: SocketAddr,
+    answer: A,
+    mut ended: watch::Receiver<bool>,
+) where
+    A: Fn(Request<Incoming>, SocketAddr, watch::Receiver<bool>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
     let to = ended.clone();
     let answer = service_fn(move |request| {
-        let (site, ended) = (Arc::clone(&site), to.clone());
-        async move { Ok::<_, Infallible>(site.answer(request, ended).await) }
+        let answer = answer(request, from, to.clone());
+        async move { Ok::<_, Infallible>(answer.await) }
     });
     let stream = TokioIo::new(Patient::new(stream, WRITE_WITHIN));
     let connection = http1::Builder::new()

@@ -4,40 +4,32 @@
 //! runtime of its own, since the reader of the ring must not wait for it. Whoever wants to see anything needs the
 //! [token](access). Nothing is asked of the page but by GET, and nothing that it asks for changes anything.
 
-mod access;
-mod answers;
-mod asked;
-mod connections;
+pub(crate) mod access;
+pub(crate) mod answers;
+pub(crate) mod asked;
+pub(crate) mod connections;
+pub(crate) mod listener;
 mod making;
 mod patient;
 mod port;
+pub(crate) mod server;
 mod ticks;
 
 use std::{
     io,
     net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use profiler_profile::{
     live::{Live, SLICE},
     source::Source,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
-use self::{access::Access, answers::Site};
-use crate::{
-    error::{Error, Result},
-    stderr,
-};
-
-/// How long the end of a run waits for browsers that are being answered.
-const LEFT_WITHIN: Duration = Duration::from_secs(2);
-const LEFT_STEP: Duration = Duration::from_millis(5);
-/// How many threads make answers, which takes time on a machine with many stacks.
-const MAKERS: usize = 2;
+use self::{access::Access, answers::Site, connections::Gate, server::Server};
+use crate::error::{Error, Result};
 
 /// Where to serve, and for whom.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +64,10 @@ impl Prepared {
             )));
         }
         let failed = |error: io::Error| {
-            Error::system_with(format!("cannot listen on {at}"), &error, advice(&error, at))
+            let advice = listener::advice(&error, at);
+            Error::system_with(format!("cannot listen on {at}"), &error, advice)
         };
-        let listener = TcpListener::bind(at).map_err(failed)?;
-        let at = listener.local_addr().map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        let (listener, at) = listener::listen(at).map_err(failed)?;
         let access =
             Access::new(at).map_err(|error| Error::system("cannot read /dev/urandom", error))?;
         let window = window.as_nanos().div_ceil(SLICE.as_nanos());
@@ -115,74 +106,16 @@ impl Prepared {
 
     /// Serves what is sampled of these sources, by slot.
     pub(crate) fn start(self, sources: Vec<Arc<Source>>) -> Result<Server> {
-        let failed = |error: io::Error| Error::system("cannot serve the page", error);
         let Self { listener, at, user, access, live, window } = self;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(MAKERS)
-            .build()
-            .map_err(failed)?;
-        let (stop, stopped) = oneshot::channel();
         let (tell, told) = watch::channel(String::new());
         // What /proc says of a connection can only be asked for this address.
         let user = user
             .filter(|_| matches!(at.ip(), IpAddr::V4(it) if it == std::net::Ipv4Addr::LOCALHOST));
         let site = Arc::new(Site::new(live, sources, access, window, told));
-        let serve = move || {
-            let served = runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                let gate = connections::Gate { user, port: at.port() };
-                tokio::select! {
-                    () = ticks::tell(&site, tell) => {}
-                    () = connections::accept(listener, &site, gate, stopped) => {}
-                }
-                Ok::<_, io::Error>(())
-            });
-            // Those who make answers for nobody need not be waited for.
-            runtime.shutdown_background();
-            if let Err(error) = served {
-                stderr::say(&failed(error).to_string());
-            }
-        };
-        let thread = thread::Builder::new().name("serve".into()).spawn(serve).map_err(failed)?;
-        Ok(Server { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-/// What to do where a socket can't be had.
-fn advice(error: &io::Error, at: SocketAddr) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            let who = port::owner(at.port());
-            let who = who.map_or_else(String::new, |it| format!("{it} listens there; "));
-            format!("{who}--listen 127.0.0.1:0 takes any port that is free")
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address: `ip address` lists those it has".into()
-        }
-        _ => String::new(),
-    }
-}
-
-/// A page that is served, until this is dropped.
-pub(crate) struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            // It may have ended by itself.
-            let _ = stop.send(());
-        }
-        let Some(thread) = self.thread.take() else { return };
-        let start = Instant::now();
-        while !thread.is_finished() && start.elapsed() < LEFT_WITHIN {
-            thread::sleep(LEFT_STEP);
-        }
-        if thread.is_finished() {
-            let _ = thread.join();
-        }
+        let ticking = Arc::clone(&site);
+        let ticks = async move { ticks::tell(&ticking, tell).await };
+        let answer = move |request, _, ended| Arc::clone(&site).answer(request, ended);
+        Server::start("serve", listener, Gate { user, port: at.port() }, answer, ticks)
+            .map_err(|error| Error::system("cannot serve the page", error))
     }
 }

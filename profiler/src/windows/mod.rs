@@ -23,7 +23,7 @@ use profiler_profile::{export::format::Options, ledger::Ledger, profile::Profile
 pub use self::schedule::Schedule;
 use crate::{
     error::{Error, Result},
-    stderr,
+    kernel, stderr,
 };
 
 /// Windows that wait for a destination may take as much memory as so many profiles may.
@@ -84,6 +84,19 @@ pub struct Fates {
     pub refused: u64,
 }
 
+/// How it goes at a destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What the user calls it.
+    pub name: String,
+    /// What has become of the windows so far.
+    pub fates: Fates,
+    /// Windows that wait, or are being taken.
+    pub waiting: u64,
+    /// For how long it has been taking one.
+    pub busy_for: Duration,
+}
+
 /// The same while they are counted.
 #[derive(Debug, Default)]
 struct Counts {
@@ -93,6 +106,10 @@ struct Counts {
     refused: AtomicU64,
     /// The memory of those that wait.
     waiting_bytes: AtomicU64,
+    /// Handed over, and not settled.
+    waiting: AtomicU64,
+    /// Since when a window is being taken; CLOCK_MONOTONIC, 0 while none is.
+    busy_since_ns: AtomicU64,
 }
 
 /// The destinations of a run.
@@ -129,6 +146,18 @@ impl Windows {
         for queue in &*self.queues() {
             queue.put(&window);
         }
+    }
+
+    /// How it goes at each destination.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        let of = |it: &Queue| Progress {
+            name: it.name.clone(),
+            fates: it.counts.read(),
+            waiting: it.counts.waiting.load(Ordering::Relaxed),
+            busy_for: it.counts.busy_for(),
+        };
+        self.queues().iter().map(of).collect()
     }
 
     /// Waits until all destinations have taken what was handed over, but not for ever, and tells what has become of the
@@ -181,12 +210,14 @@ impl Queue {
         let room = window.limit_bytes().saturating_mul(MAX_FULL);
         // Only this thread adds to it, and it does before the other one can subtract.
         let waiting_bytes = counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        add(&counts.waiting, 1);
         let has_room = waiting_bytes.saturating_add(bytes) <= room;
         let sent = has_room.then(|| sender.try_send(Arc::clone(window)));
         if let Some(Ok(())) = sent {
             return;
         }
         counts.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        counts.waiting.fetch_sub(1, Ordering::Relaxed);
         if let Some(Err(TrySendError::Disconnected(_))) = sent {
             add(&counts.refused, 1);
         } else {
@@ -204,7 +235,10 @@ fn take_all(
     let mut said: Option<Instant> = None;
     for window in windows {
         counts.waiting_bytes.fetch_sub(window.bytes(), Ordering::Relaxed);
-        match destination.take(&window) {
+        counts.busy_since_ns.store(kernel::monotonic_ns(), Ordering::Relaxed);
+        let taken = destination.take(&window);
+        counts.busy_since_ns.store(0, Ordering::Relaxed);
+        match taken {
             Ok(bytes) => {
                 add(&counts.written, 1);
                 add(&counts.bytes, bytes);
@@ -217,6 +251,7 @@ fn take_all(
                 }
             }
         }
+        counts.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -232,6 +267,13 @@ impl Counts {
             bytes: read(&self.bytes),
             dropped: read(&self.dropped),
             refused: read(&self.refused),
+        }
+    }
+
+    fn busy_for(&self) -> Duration {
+        match self.busy_since_ns.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since_ns => Duration::from_nanos(kernel::monotonic_ns().saturating_sub(since_ns)),
         }
     }
 }
@@ -310,6 +352,13 @@ pub(crate) mod tests {
         }
     }
 
+    /// Until the first destination is taking a window.
+    fn wait_until_busy(windows: &Windows) {
+        while windows.progress()[0].busy_for == Duration::ZERO {
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn each_window_has_one_fate_and_a_slow_destination_delays_no_other() {
         let (words, given) = mpsc::channel();
@@ -325,6 +374,10 @@ pub(crate) mod tests {
         let dropped = windows.queues()[0].counts.read().dropped;
         assert!((2..=3).contains(&dropped), "{dropped}");
         let left = 5 - dropped;
+        wait_until_busy(&windows);
+        let [slow, quick] = &windows.progress()[..] else { panic!("two destinations") };
+        assert_eq!((slow.name.as_str(), slow.waiting), ("a slow one", left));
+        assert_eq!((quick.fates.written, quick.busy_for), (5, Duration::ZERO));
         words.send(false).unwrap();
         (1..left).for_each(|_| words.send(true).unwrap());
         let (text, are_all_there) = windows.finish();

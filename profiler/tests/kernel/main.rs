@@ -62,6 +62,7 @@ mod our_code {
     pub(crate) mod escapes;
     pub(crate) mod idle;
     pub(crate) mod memory;
+    pub(crate) mod monitoring;
     pub(crate) mod output;
     pub(crate) mod parser_names;
     pub(crate) mod perf;

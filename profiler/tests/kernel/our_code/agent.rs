@@ -22,7 +22,7 @@ fn windows(folder: &Path) -> Vec<String> {
 /// An agent whose windows are as short as they can be.
 fn agent(folder: &Path, arguments: &[&str]) -> Run {
     let child = profiler()
-        .args(["agent", "--window", "1", "--folder"])
+        .args(["agent", "--listen", "none", "--window", "1", "--folder"])
         .arg(folder)
         .args(arguments)
         .stdin(Stdio::null())

@@ -1,0 +1,109 @@
+//! The HTTP port of a run that goes on for ever: whether it is well, what it has counted, and profiles on request.
+//!
+//! A thread of its own answers. What only the run knows, it asks of the reader of the ring, which never waits for it.
+//! Whether the run is well needs no answer of the reader: that is told without one, and tells when the reader stands still.
+
+mod answers;
+mod health;
+pub(crate) mod notify;
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+};
+
+use self::{answers::Site, health::Health};
+use crate::{
+    error::{Error, Result},
+    hardening::capabilities,
+    kernel,
+    queue::Depth,
+    serve::{
+        Listen,
+        access::Host,
+        connections::Gate,
+        listener::{advice, listen},
+        server::Server,
+    },
+    stderr,
+    windows::Windows,
+};
+
+/// A port that is listened on.
+pub struct Prepared {
+    listener: TcpListener,
+    at: SocketAddr,
+}
+
+/// What the port tells of.
+pub(crate) struct Run {
+    /// What becomes of windows.
+    pub(crate) windows: Option<Arc<Windows>>,
+    /// What waits for its names.
+    pub(crate) depth: Depth,
+}
+
+/// The port, until this is dropped, as the reader of the ring has it.
+pub(crate) struct Monitor {
+    health: Arc<Health>,
+    _server: Server,
+}
+
+impl Prepared {
+    /// Listens. What comes before [`start`](Self::start) waits.
+    pub(crate) fn bind(listen_at: Listen) -> Result<Self> {
+        let Listen { at, allow_remote, .. } = listen_at;
+        if !at.ip().is_loopback() && !allow_remote {
+            return Err(Error::Usage(format!(
+                "--listen {at}: other machines could connect, which --allow-remote allows"
+            )));
+        }
+        let failed = |error: std::io::Error| {
+            let advice = match advice(&error, at) {
+                none if none.is_empty() => none,
+                advice => format!("; {advice}, and --listen none does without"),
+            };
+            Error::Usage(format!("--listen {at}: {error}{advice}"))
+        };
+        let (listener, at) = listen(at).map_err(failed)?;
+        Ok(Self { listener, at })
+    }
+
+    /// Where it listens.
+    pub(crate) fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Answers from here on.
+    pub(crate) fn start(self, run: Run) -> Result<Monitor> {
+        let Self { listener, at } = self;
+        let health = Arc::new(Health::new(run, kernel::monotonic_ns()));
+        let site = Arc::new(Site::new(Host::new(at), Arc::clone(&health)));
+        let answer = move |request, _, _| {
+            let site = Arc::clone(&site);
+            async move { site.answer(&request) }
+        };
+        let rights = async {
+            if let Err(error) = capabilities::give_up() {
+                stderr::notice(&format!("the HTTP port's thread keeps its capabilities: {error}"));
+            }
+            std::future::pending::<()>().await;
+        };
+        let gate = Gate { user: None, port: at.port() };
+        let server = Server::start("port", listener, gate, answer, rights)
+            .map_err(|error| Error::system("cannot answer on the HTTP port", error))?;
+        Ok(Monitor { health, _server: server })
+    }
+}
+
+impl Monitor {
+    /// The reader has gone round.
+    pub(crate) fn went_round(&self) {
+        self.health.went_round(kernel::monotonic_ns());
+    }
+
+    /// Events are enabled.
+    pub(crate) fn is_sampling(&self) {
+        self.health.is_sampling();
+    }
+}

@@ -1,0 +1,150 @@
+//! The HTTP port of `agent`, and what systemd is told.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    os::unix::net::UnixDatagram,
+    process::Stdio,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use crate::support::{Run, profiler, run, wait_until};
+
+/// An answer that does not come within this time never will.
+const LONG: Duration = Duration::from_secs(180);
+
+/// An agent whose port is known.
+struct Agent {
+    run: Run,
+    port: u16,
+    folder: TempDir,
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Agent {
+    fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let child = profiler()
+            .args(["agent", "--listen", "127.0.0.1:0", "--window", "1", "--folder"])
+            .arg(folder.path())
+            .args(arguments)
+            .env_remove("SUDO_UID")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let run = Run::of(child.unwrap());
+        wait_until("the address is told", || run.has_said("http://127.0.0.1:") || !run.is_alive());
+        let said = run.said();
+        let port = said.split_once("http://127.0.0.1:").unwrap().1.split_once('/').unwrap().0;
+        let port = port.parse().unwrap();
+        Self { run, port, folder }
+    }
+
+    /// A request with these headers, and what comes back.
+    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let host = format!("127.0.0.1:{}", self.port);
+        let mut all = vec![("Host", &*host), ("Connection", "close")];
+        for (name, value) in headers {
+            all.retain(|(it, _)| it != name);
+            all.push((name, value));
+        }
+        let mut lines = vec![format!("{method} {path} HTTP/1.1")];
+        lines.extend(all.iter().map(|(name, value)| format!("{name}: {value}")));
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(format!("{}\r\n\r\n", lines.join("\r\n")).as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        let end = bytes.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer { status, head, body: bytes.split_off(end + 4) }
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[])
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn it_tells_whether_it_is_well_and_no_other_site() {
+    let agent = Agent::start(&[], &[]);
+    wait_until("it samples", || agent.get("/readyz").status == 200);
+    let answer = agent.get("/healthz");
+    assert_eq!((answer.status, &*answer.body), (200, &b"ok\n"[..]));
+    assert!(answer.head.contains("cache-control: no-store"), "{}", answer.head);
+    assert_eq!(agent.ask("HEAD", "/healthz", &[]).status, 200);
+    assert_eq!(agent.ask("POST", "/healthz", &[]).status, 405);
+    assert_eq!(agent.get("/none").status, 404);
+    for (name, value, status) in [
+        ("Host", "evil.example", 421),
+        ("Host", "10.0.0.1", 421),
+        ("Origin", "http://evil.example", 403),
+        ("Sec-Fetch-Site", "cross-site", 403),
+    ] {
+        let answer = agent.ask("GET", "/healthz", &[(name, value)]);
+        assert_eq!(answer.status, status, "{name}: {value}");
+    }
+    let ended = agent.run.end_by(libc::SIGTERM);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(TcpStream::connect(("127.0.0.1", agent.port)).is_err());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn an_address_that_can_not_be_had_is_refused_before_anything_is_loaded() {
+    let agent = Agent::start(&[], &[]);
+    let refused = |listen: &str| {
+        let folder = agent.folder.path().to_str().unwrap();
+        let output = run(&["agent", "--folder", folder, "--listen", listen]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    };
+    let owner = format!("profiler (pid {}) listens there", agent.run.child.id());
+    let said = refused(&agent.port.to_string());
+    assert!(said.contains(&owner) && said.contains("--listen none"), "{said}");
+    assert!(refused("0.0.0.0").contains("--allow-remote"));
+    assert!(refused("nowhere").contains("not an address"));
+    // TEST-NET-1: https://www.rfc-editor.org/rfc/rfc5737
+    let output = run(&["agent", "--listen", "192.0.2.1:0", "--allow-remote"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(agent.run.end_by(libc::SIGTERM).code, Some(0));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn systemd_is_told_that_it_is_ready_alive_and_stopping() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    let told = || {
+        let mut bytes = [0; 64];
+        let length = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let agent = Agent::start(&[], &environment);
+    assert_eq!(told(), "READY=1");
+    assert_eq!(agent.get("/readyz").status, 200);
+    assert_eq!([told(), told(), told()], ["WATCHDOG=1"; 3]);
+    agent.run.signal(libc::SIGTERM);
+    let mut last = told();
+    while last == "WATCHDOG=1" {
+        last = told();
+    }
+    assert_eq!(last, "STOPPING=1");
+    assert_eq!(agent.run.end().code, Some(0));
+}
