@@ -179,6 +179,61 @@ fn what_is_chosen_stays_while_samples_come() {
 }
 
 #[test]
+fn a_function_is_shown_by_its_lines() {
+    let Some(browser) = browser() else { return };
+    let run = Run::start(first());
+    browser.visit(&run.address);
+    wait_until("samples are shown", || table(&browser).len() == 4);
+    browser.keys("a");
+    let asked = "/lines?first=0&end=20&function=hot&module=%2Fbin%2Fapp";
+    wait_until("the hottest function is asked for", || run.has_asked(asked));
+    wait_until("its lines are shown", || {
+        browser.text("#lines-what").contains("10.0% without a line")
+    });
+    let rows = browser.run(
+        "return [...document.querySelectorAll('#lines tr')].map((row) =>
+           [...row.children].map((it) => it.textContent).join('|') + (row.className && ' ' + row.className))",
+    );
+    assert_eq!(
+        rows,
+        json!([
+            "Self|Total|Line|",
+            "||6|<script>x",
+            "44.4%40|66.7%60|7|    hot(); hottest",
+            "1.1%1|2.2%2|9|",
+            "Self|Total|Line|",
+            "1.1%1|1.1%1|?| hottest",
+        ])
+    );
+    assert!(
+        browser.text("#lines section:last-child h3").contains("/src/<b>No text: Permission denied")
+    );
+    wait_until("the link says so", || hash(&browser).contains("lines=1"));
+    let link = browser.run("return location.href");
+    // What comes later is asked for again; the time is another one.
+    run.go_on(first(), 21);
+    wait_until("later samples are asked for", || {
+        run.has_asked("/lines?first=0&end=21&function=hot")
+    });
+    browser.keys(ESCAPE);
+    wait_until("the link says that they are not shown", || !hash(&browser).contains("lines=1"));
+
+    // A function that is marked comes first.
+    click_row(&browser, 2);
+    let marked = browser.text("#sheet [aria-selected=true] .name b");
+    browser.click("#lines-button");
+    wait_until("its lines are asked for", || run.has_asked(&format!("function={marked}&")));
+    assert_eq!(browser.text("#lines-title"), marked);
+
+    let other = Browser::start(1000, 700).unwrap();
+    other.visit(link.as_str().unwrap());
+    wait_until("the link shows them", || other.text("#lines-title") == "hot");
+    for browser in [&browser, &other] {
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn a_range_is_dragged_or_marked_by_keys() {
     let Some(browser) = browser() else { return };
     let run = Run::start(first());

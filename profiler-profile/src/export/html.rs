@@ -51,14 +51,15 @@ const SCRIPT: &str = viewer!("html/start.js");
 const LIVE_PART: &str = include_str!("html/live.html");
 const LIVE_KEYS: &str = include_str!("html/live_keys.html");
 const LIVE_STYLE: &str = concat!(include_str!("html/style.css"), include_str!("html/live.css"));
-const LIVE_SCRIPT: &str = viewer!("html/timeline.js", "html/link.js", "html/live.js");
+const LIVE_SCRIPT: &str =
+    viewer!("html/timeline.js", "html/link.js", "html/source.js", "html/live.js");
 
 /// The digests of them by which a page's policy knows them; a test says what they have to be.
 /// <https://www.w3.org/TR/CSP3/#grammardef-hash-source>
 const STYLE_HASH: &str = "sha256-mcA3qFD/BLhGGxYqCuX0T8N8VdYoqB2dV+50ALgu8a0=";
 const SCRIPT_HASH: &str = "sha256-QJm/SyPxJ0XiFA+MmLl5S1qtIaisKrphenR2ZZ7ptrg=";
-const LIVE_STYLE_HASH: &str = "sha256-Ht9OPiCqBb1tuzbb+YeWUMzIG+WGiRDLALxewtfUYbg=";
-const LIVE_SCRIPT_HASH: &str = "sha256-99K6Eo0Zu8C1KdJ8CyhLJY16PcryRcZssoMdHQUgddU=";
+const LIVE_STYLE_HASH: &str = "sha256-o0AROO4FqBb2qxbTdl76Aq9SYE0ODJLCPDXU0WT7upA=";
+const LIVE_SCRIPT_HASH: &str = "sha256-LOryAVrhlzhNveaZg6dT69BXRLTJEf7E3iDfU2P5XMw=";
 
 fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
     write_page(&Data::of(profile, about), to)

@@ -9,6 +9,7 @@ pub mod format;
 pub mod html;
 pub mod json;
 mod json_text;
+pub mod lines;
 mod numbered;
 pub mod output;
 pub mod perf_script;

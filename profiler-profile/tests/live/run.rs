@@ -62,7 +62,7 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) {
     let begin =
         |kind: &str| format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nConnection: close\r\n");
     if path.starts_with("/events") {
-        let run = json!({ "window": 20, "slice_ms": 500, "formats": [["folded", "Folded stacks", false], ["svg", "A picture", true]] });
+        let run = json!({ "window": 20, "slice_ms": 500, "has_lines": true, "formats": [["folded", "Folded stacks", false], ["svg", "A picture", true]] });
         let head = begin("text/event-stream");
         let mut told = write!(stream, "{head}\r\nevent: run\ndata: {run}\n\n");
         while told.is_ok() {
@@ -94,6 +94,14 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) {
             "application/json",
             format!("{{\"first\":{first},\"end\":{last},\"took_ms\":0,\"profile\":{samples}}}"),
         )
+    } else if path.starts_with("/lines") {
+        let lines = json!([[6, 0, 0, "<script>x"], [7, 40, 60, "    hot();"], [9, 1, 2, null]]);
+        let files = json!([
+            { "path": "/src/a.c", "why": null, "changed": 1_700_000_000, "lines": lines },
+            { "path": "/src/<b>", "why": "Permission denied", "changed": null, "lines": [[0, 1, 1, null]] },
+        ]);
+        let lines = json!({ "total": 90, "files": files, "unknown": 9 });
+        ("application/json", lines.to_string())
     } else if path.starts_with("/strips") {
         let strips = json!([[7, 7, "app", [0, 5, 6], [3, 9, 9]], [8, 8, "<b>app", [7], [9]]]);
         let first = end.saturating_sub(20);

@@ -29,7 +29,10 @@ pub(super) fn run(args: &ServeArgs, verbose: u8) -> Result<()> {
     let own = geteuid();
     let user = invoker.as_ref().map(Invoker::uid).or((!own.is_root()).then(|| own.as_raw()));
     let listen = serve::Listen { at: args.listen, allow_remote: args.allow_remote, user };
-    let page = serve::Prepared::bind(listen, live, args.window)?;
+    let mut page = serve::Prepared::bind(listen, live, args.window)?;
+    if args.sampling.lines {
+        page.show_lines(invoker.as_ref())?;
+    }
     let address = page.address();
     if page.is_remote() {
         stderr::say(&format!("the profile is at {address} until Ctrl-C"));

@@ -3,6 +3,8 @@
 //! The variables are those of OpenTelemetry's SDKs: `OTEL_SERVICE_NAME`, and `OTEL_RESOURCE_ATTRIBUTES`, which has pairs
 //! `key=value` with commas between, each value percent-encoded.
 
+use percent_encoding::percent_decode_str;
+
 /// The longest name of a service, in bytes.
 const MAX_NAME: usize = 255;
 
@@ -18,7 +20,7 @@ pub(crate) fn service(environment: &str) -> Option<String> {
         let attributes = variable("OTEL_RESOURCE_ATTRIBUTES")?;
         let mut pairs = attributes.split(',').filter_map(|it| it.split_once('='));
         let (_, value) = pairs.find(|(key, _)| key.trim() == "service.name")?;
-        name(&decoded(value.trim()))
+        name(&percent_decode_str(value.trim()).decode_utf8_lossy())
     })
 }
 
@@ -27,20 +29,6 @@ fn name(text: &str) -> Option<String> {
     let text = text.trim();
     let end = (0..=MAX_NAME.min(text.len())).rev().find(|&end| text.is_char_boundary(end))?;
     text.get(..end).filter(|it| !it.is_empty()).map(str::to_owned)
-}
-
-/// With the bytes that `%` and two hex digits stand for.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let digits =
-            after.get(..2).filter(|it| first == b'%' && it.iter().all(u8::is_ascii_hexdigit));
-        let byte = digits.and_then(|it| u8::from_str_radix(std::str::from_utf8(it).ok()?, 16).ok());
-        bytes.push(byte.unwrap_or(first));
-        rest = if byte.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -52,8 +40,8 @@ mod tests {
     fn its_own_variable_comes_before_the_attributes() {
         let both = "A=b\0OTEL_RESOURCE_ATTRIBUTES=service.name=shop\0OTEL_SERVICE_NAME=cart\0";
         assert_eq!(service(both).as_deref(), Some("cart"));
-        let attributes = "OTEL_RESOURCE_ATTRIBUTES=a=b, service.name = my%20shop%2C,x=y\0";
-        assert_eq!(service(attributes).as_deref(), Some("my shop,"));
+        let attributes = "OTEL_RESOURCE_ATTRIBUTES=a=b, service.name = my%20sh%c3%b6p%2C%zz,x=y\0";
+        assert_eq!(service(attributes).as_deref(), Some("my shöp,%zz"));
         let empty = "OTEL_SERVICE_NAME= \0OTEL_RESOURCE_ATTRIBUTES=service.name=shop\0";
         assert_eq!(service(empty).as_deref(), Some("shop"));
     }
@@ -69,14 +57,6 @@ mod tests {
         ] {
             assert_eq!(service(text), None, "{text:?}");
         }
-    }
-
-    #[test]
-    fn what_is_no_encoding_stays() {
-        assert_eq!(decoded("100%"), "100%");
-        assert_eq!(decoded("%zz%4"), "%zz%4");
-        assert_eq!(decoded("%+1"), "%+1");
-        assert_eq!(decoded("%c3%a4"), "ä");
     }
 
     #[test]

@@ -31,8 +31,9 @@ use tokio::sync::watch;
 
 use super::{
     access::{Access, Verdict},
-    asked::{Asked, Time},
+    asked::{Asked, Function, Time},
     making,
+    sources::Sources,
 };
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -50,6 +51,7 @@ pub(crate) type Body = Either<Full<Bytes>, Channel<Bytes>>;
 pub(super) struct Site {
     pub(super) live: Arc<Live>,
     sources: Vec<Arc<Source>>,
+    texts: Option<Sources>,
     access: Access,
     /// How many slices the page shows at first.
     window: u64,
@@ -70,6 +72,7 @@ impl Site {
     pub(super) fn new(
         live: Arc<Live>,
         sources: Vec<Arc<Source>>,
+        texts: Option<Sources>,
         access: Access,
         window: u64,
         ticks: watch::Receiver<String>,
@@ -77,6 +80,7 @@ impl Site {
         Self {
             live,
             sources,
+            texts,
             access,
             window,
             ticks,
@@ -124,6 +128,9 @@ impl Site {
             "/events" => return site.events(ended),
             _ => {}
         }
+        if path == "/lines" {
+            return Self::lines(site, query).await;
+        }
         let format = path.strip_prefix("/download/").and_then(Format::find);
         let format = format.filter(|it| making::is_offered(it));
         if format.is_none() && !matches!(path, "/data" | "/strips") {
@@ -149,6 +156,23 @@ impl Site {
                 response
             }
             _ => refusal(StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+
+    /// The lines of a function, with their text.
+    async fn lines(site: &Arc<Self>, query: &str) -> Response<Body> {
+        let Some((function, asked)) = Function::parse(query) else {
+            return refusal(StatusCode::BAD_REQUEST);
+        };
+        let site = Arc::clone(site);
+        let make = move || {
+            let texts = site.texts.as_ref()?;
+            making::lines(&site.live, &site.sources, &asked, site.window, &function, texts).ok()
+        };
+        match tokio::task::spawn_blocking(make).await {
+            Ok(Some(bytes)) => of(StatusCode::OK, JSON, bytes.into()),
+            Ok(None) => refusal(StatusCode::NOT_FOUND),
+            Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR),
         }
     }
 
@@ -192,6 +216,7 @@ impl Site {
             formats.map(|it| (it.name, it.help, making::is_of_changes(it))).collect();
         let run = json!({
             "window": self.window, "slice_ms": SLICE.as_secs_f64() * 1000.0, "formats": formats,
+            "has_lines": self.texts.is_some(),
         });
         tokio::spawn(tell(sender, run.to_string(), self.ticks.clone(), ended));
         let mut response = Response::new(Either::Right(body));

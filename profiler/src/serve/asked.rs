@@ -1,5 +1,6 @@
 //! What a page asks for, by the query of an address.
 
+use percent_encoding::percent_decode_str;
 use profiler_profile::live::{By, Range};
 
 /// Which time of the run.
@@ -87,6 +88,25 @@ impl Asked {
     }
 }
 
+/// A function, as tables name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    pub(super) name: String,
+    /// The file that it is in, or what is shown in the place of that.
+    pub(super) module: String,
+}
+
+impl Function {
+    /// That of a query, and what else that asks for; `None` if that makes no sense.
+    pub(super) fn parse(query: &str) -> Option<(Self, Asked)> {
+        let text = |name| Some(percent_decode_str(value(query, name)?).decode_utf8().ok()?.into());
+        let function = Self { name: text("function")?, module: text("module")? };
+        let is_of_it = |it: &&str| ["function", "module"].contains(&pair(it).0);
+        let rest: Vec<&str> = query.split('&').filter(|it| !is_of_it(it)).collect();
+        Some((function, Asked::parse(&rest.join("&"))?))
+    }
+}
+
 /// What stands in a query under this name, once.
 pub(super) fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     let mut found = query.split('&').map(pair).filter(|(it, _)| *it == name);
@@ -128,6 +148,22 @@ mod tests {
             "since=1e3",
         ] {
             assert_eq!(Asked::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_function_is_named_by_text_of_any_kind() {
+        let query = "span=start&function=a%3A%3Ab%3C%26%3E&module=/bin/a%20b&pid=7";
+        let (function, asked) = Function::parse(query).unwrap();
+        assert_eq!((&*function.name, &*function.module), ("a::b<&>", "/bin/a b"));
+        assert_eq!((asked.time, asked.process), (Time::Start, Some(7)));
+        for bad in [
+            "function=a",
+            "function=a&module=b&module=c",
+            "function=%ff&module=",
+            "function=a&module=b&x=1",
+        ] {
+            assert_eq!(Function::parse(bad), None, "{bad}");
         }
     }
 

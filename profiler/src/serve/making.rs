@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
     io::{self, Write as _},
     sync::Arc,
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use jiff::tz::TimeZone;
@@ -16,18 +16,23 @@ use profiler_profile::{
         change::Comparison,
         format::{Export, Format, Options},
         html,
+        lines::{File, Lines},
         output::Output,
         root::Root,
         svg,
     },
     import::Counted,
     live::{Line, Live, Range, SLICE, Span},
+    printable::printable,
     profile::{Entry, Profile},
     source::Source,
 };
 use serde::Serialize;
 
-use super::asked::{Asked, Time};
+use super::{
+    asked::{Asked, Function, Time},
+    sources::{Source as Text, Sources},
+};
 use crate::{kernel, limits::budget::CacheBudget, output::PRODUCER};
 
 /// The id of a CPU, process or thread, that of the process, the name, and the slices that have samples with their
@@ -196,6 +201,89 @@ pub(super) fn strips(live: &Live, asked: &Asked) -> io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&timeline)?)
 }
 
+/// How many lines are shown before and after those that have samples.
+const CONTEXT: u32 = 8;
+/// How many lines of a file are shown at most, and how much of each.
+const MAX_LINES: usize = 2000;
+const MAX_LINE: usize = 400;
+/// A tab.
+const TAB: &str = "    ";
+
+/// The number of a line, the samples that ended there and that came through, and its text.
+type NumberedLine = (u32, u64, u64, Option<String>);
+
+/// A function's part of a source file.
+#[derive(Serialize)]
+struct Part {
+    path: String,
+    /// Why there is no text.
+    why: Option<String>,
+    /// When it was last written to, in seconds since 1970.
+    changed: Option<u64>,
+    lines: Vec<NumberedLine>,
+}
+
+/// A function by its lines.
+#[derive(Serialize)]
+struct Annotated {
+    /// All samples that were asked for.
+    total: u64,
+    files: Vec<Part>,
+    /// Samples in the function of which nothing tells the line.
+    unknown: u64,
+}
+
+/// The lines of a function, and their text where it can be read.
+pub(super) fn lines(
+    live: &Live,
+    sources: &[Arc<Source>],
+    asked: &Asked,
+    window: u64,
+    function: &Function,
+    texts: &Sources,
+) -> io::Result<Vec<u8>> {
+    let Cut { entries, .. } = cut_alone(live, sources, asked, window);
+    let total = entries.iter().map(|it| it.count).sum();
+    let Lines { files, unknown } = Lines::of_function(&entries, &function.name, &function.module);
+    let files = files.into_iter().map(|file| {
+        let text = texts.text(&file.path);
+        let (text, why) = text.map_or_else(|why| (None, Some(why)), |text| (Some(text), None));
+        Part {
+            path: printable(&file.path).into_owned(),
+            why,
+            changed: text
+                .as_ref()
+                .and_then(|it| Some(it.changed?.duration_since(UNIX_EPOCH).ok()?.as_secs())),
+            lines: numbered(&file, text.as_ref()),
+        }
+    });
+    let annotated = Annotated { total, files: files.collect(), unknown: unknown.total };
+    Ok(serde_json::to_vec(&annotated)?)
+}
+
+/// The lines of a file from a little before the first that has samples on.
+fn numbered(file: &File, text: Option<&Text>) -> Vec<NumberedLine> {
+    let line = |number: u32, text: Option<&str>| {
+        let samples = file.lines.get(&number).copied().unwrap_or_default();
+        let shown = text.map(|it| {
+            printable(&it.trim_end().replace('\t', TAB)).chars().take(MAX_LINE).collect()
+        });
+        (number, samples.own, samples.total, shown)
+    };
+    let all = file.lines.keys().copied().filter(|it| *it > 0);
+    let (Some(text), Some(first), Some(last)) = (text, all.clone().min(), all.clone().max()) else {
+        return file.lines.keys().map(|it| line(*it, None)).take(MAX_LINES).collect();
+    };
+    let (first, last) = (first.saturating_sub(CONTEXT).max(1), last.saturating_add(CONTEXT));
+    let read = text.text.lines().zip(1..).filter(|(_, at)| (first..=last).contains(at));
+    let mut lines: Vec<_> = read.take(MAX_LINES).map(|(text, at)| line(at, Some(text))).collect();
+    // Those that the text does not have: it is another one than was compiled.
+    let shown = lines.last().map_or(0, |(at, ..)| *at);
+    let left = MAX_LINES - lines.len();
+    lines.extend(all.filter(|it| *it > shown).take(left).map(|it| line(it, None)));
+    lines
+}
+
 /// Whether the format can be written of samples that have no time of their own.
 pub(super) fn is_offered(format: &Format) -> bool {
     !matches!(format.export, Export::Timeline(_))
@@ -259,7 +347,32 @@ pub(super) fn file(
 
 #[cfg(test)]
 mod tests {
+    use profiler_profile::export::lines::Samples;
+
     use super::*;
+
+    #[test]
+    fn lines_have_their_text_and_what_is_around_them() {
+        let samples = Samples { own: 1, total: 2 };
+        let file = |lines: &[u32]| File {
+            path: "/a.c".into(),
+            lines: lines.iter().map(|it| (*it, samples)).collect(),
+        };
+        let text: Vec<String> = (1..=30).map(|it| format!("\tline {it}\x1b ")).collect();
+        let text = Text { text: text.join("\n"), changed: None };
+        let lines = numbered(&file(&[12, 14]), Some(&text));
+        assert_eq!((lines.len(), lines[0].0, lines.last().unwrap().0), (19, 4, 22));
+        assert_eq!(lines[8].0, 12);
+        assert_eq!((lines[8].1, lines[8].2, lines[9].2), (1, 2, 0));
+        assert!(lines[8].3.as_ref().unwrap().starts_with("    line 12"));
+        assert!(!lines[8].3.as_ref().unwrap().contains('\x1b'));
+        // Without text, and where the text is not what was compiled.
+        assert_eq!(numbered(&file(&[0, 7]), None), [(0, 1, 2, None), (7, 1, 2, None)]);
+        let lines = numbered(&file(&[29, 90]), Some(&text));
+        assert_eq!((lines.len(), lines.last().unwrap()), (11, &(90, 1, 2, None)));
+        let many: Vec<u32> = (1..=5000).collect();
+        assert_eq!(numbered(&file(&many), Some(&text)).len(), MAX_LINES);
+    }
 
     #[test]
     fn a_time_is_of_what_is_kept() {

@@ -13,6 +13,7 @@ mod making;
 mod patient;
 mod port;
 pub(crate) mod server;
+mod sources;
 mod ticks;
 
 use std::{
@@ -28,8 +29,11 @@ use profiler_profile::{
 };
 use tokio::sync::watch;
 
-use self::{access::Access, answers::Site, connections::Gate, server::Server};
-use crate::error::{Error, Result};
+use self::{access::Access, answers::Site, connections::Gate, server::Server, sources::Sources};
+use crate::{
+    error::{Error, Result},
+    invoker::Invoker,
+};
 
 /// Where to serve, and for whom.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,8 @@ pub struct Prepared {
     live: Arc<Live>,
     /// How many slices the page shows at first.
     window: u64,
+    /// The text of source files, where lines are known.
+    texts: Option<Sources>,
 }
 
 impl Prepared {
@@ -72,7 +78,13 @@ impl Prepared {
             Access::new(at).map_err(|error| Error::system("cannot read /dev/urandom", error))?;
         let window = window.as_nanos().div_ceil(SLICE.as_nanos());
         let window = u64::try_from(window).unwrap_or(u64::MAX).max(1);
-        Ok(Self { listener, at, user, access, live, window })
+        Ok(Self { listener, at, user, access, live, window, texts: None })
+    }
+
+    /// Also shows the lines of functions, with their text as far as this user may read it, or everybody.
+    pub(crate) fn show_lines(&mut self, invoker: Option<&Invoker>) -> Result<()> {
+        self.texts = Some(Sources::start(invoker)?);
+        Ok(())
     }
 
     /// The port.
@@ -106,12 +118,12 @@ impl Prepared {
 
     /// Serves what is sampled of these sources, by slot.
     pub(crate) fn start(self, sources: Vec<Arc<Source>>) -> Result<Server> {
-        let Self { listener, at, user, access, live, window } = self;
+        let Self { listener, at, user, access, live, window, texts } = self;
         let (tell, told) = watch::channel(String::new());
         // What /proc says of a connection can only be asked for this address.
         let user = user
             .filter(|_| matches!(at.ip(), IpAddr::V4(it) if it == std::net::Ipv4Addr::LOCALHOST));
-        let site = Arc::new(Site::new(live, sources, access, window, told));
+        let site = Arc::new(Site::new(live, sources, texts, access, window, told));
         let ticking = Arc::clone(&site);
         let ticks = async move { ticks::tell(&ticking, tell).await };
         let answer = move |request, _, ended| Arc::clone(&site).answer(request, ended);

@@ -1,12 +1,13 @@
 // What is shown, in the part of the address that no server gets.
 
 const LINK = {
-  write(choice, { span, range, before, by }) {
+  write(choice, { span, range, before, by, showsLines }) {
     const link = new URLSearchParams();
     const text = ({ first, end }) => `${first}-${end}`;
     link.set("span", span === "range" || span === "compare" ? text(range) : span);
     if (span === "compare") link.set("before", text(before));
     if (by !== "cpu") link.set("by", by);
+    if (showsLines) link.set("lines", "1");
     if (choice.source) link.set("event", choice.source);
     if (choice.process && (choice.isProcessChosen || choice.thread)) {
       const { pid, name } = choice.process;
@@ -42,6 +43,7 @@ const LINK = {
       span: range ? (before ? "compare" : "range") : link.get("span") === "start" ? "start" : "window",
       range,
       before: range && before,
+      showsLines: link.get("lines") === "1",
       by: ["process", "thread"].find((it) => it === link.get("by")) || "cpu",
     };
     const [process, thread, selected] = [list("process"), list("thread"), list("function")];

@@ -21,6 +21,7 @@ class Live {
     for (const it of document.querySelectorAll("[id]")) this.parts[it.id] = it;
     const { time, choice } = LINK.read(location.hash);
     Object.assign(this, { span: time.span, range: time.range, before: time.before, linked: choice });
+    this.showsLines = time.showsLines;
     const { strips, by } = this.parts;
     by.value = time.by;
     this.timeline = new Timeline(
@@ -29,6 +30,8 @@ class Live {
       { choose: (range) => this.mark(range), pick: (row) => this.pick(row) },
     );
     this.parts["span-window"].textContent = `Last ${(run.window * run.slice_ms) / 1000} s`;
+    this.lines = new SourceView(this, this.parts);
+    this.parts["lines-button"].hidden = !run.has_lines;
     this.listen();
     this.press();
   }
@@ -46,6 +49,7 @@ class Live {
       this.look();
     });
     click("download", () => this.offer());
+    click("lines-button", () => this.lines.open());
     parts.event.addEventListener("change", () => {
       this.timeline.clear();
       this.look();
@@ -70,6 +74,7 @@ class Live {
       r: () => this.range && this.choose("range", this.range),
       v: () => this.compare(),
       g: () => this.parts.strips.focus(),
+      a: () => this.lines.open(),
       d: () => this.offer(),
     };
     if (!Object.hasOwn(actions, event.key)) return;
@@ -216,32 +221,42 @@ class Live {
     } else {
       this.page = new Page(samples);
       this.linked.apply(this.page);
+      if (this.showsLines) this.lines.open();
       requestAnimationFrame(() => performance.mark("shown"));
     }
+    this.lines.renew();
     this.link();
   }
 
   link() {
     const { span, range, before, parts } = this;
-    const link = LINK.write(new Choice(this.page), { span, range, before, by: parts.by.value });
+    const link = LINK.write(new Choice(this.page), { span, range, before, by: parts.by.value, showsLines: this.lines.isOpen });
     if (link !== location.hash) history.replaceState(null, "", location.pathname + link);
+  }
+
+  // What is shown, under the filters that are chosen, as a query.
+  asked() {
+    const { page, shown } = this;
+    const { filter, profile } = page;
+    const of = new URLSearchParams(shown.query === "span=start" ? "span=start" : `first=${shown.first}&end=${shown.end}`);
+    const process = filter.process === null ? null : profile.processes[filter.process].pid;
+    const thread = filter.thread === null ? null : profile.threads[filter.thread].tid;
+    for (const [name, value] of Object.entries({ source: filter.source, pid: process, tid: thread })) {
+      if (value !== null) of.set(name, value);
+    }
+    return of;
   }
 
   // Offers what is shown, under the filters that are chosen, as files.
   offer() {
     const { parts, page, shown, run } = this;
     if (!page || !shown) return;
-    const { filter, profile } = page;
-    const of = new URLSearchParams(shown.query === "span=start" ? "span=start" : `first=${shown.first}&end=${shown.end}`);
+    const { filter } = page;
+    const of = this.asked();
     const { before } = shown;
     if (before) {
       of.set("before_first", before.first);
       of.set("before_end", before.end);
-    }
-    const process = filter.process === null ? null : profile.processes[filter.process].pid;
-    const thread = filter.thread === null ? null : profile.threads[filter.thread].tid;
-    for (const [name, value] of Object.entries({ source: filter.source, pid: process, tid: thread })) {
-      if (value !== null) of.set(name, value);
     }
     const formats = run.formats.filter(([, , isOfChanges]) => isOfChanges || !before);
     const list = formats.map(([name, help]) => {

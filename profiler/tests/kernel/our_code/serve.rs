@@ -1,15 +1,17 @@
 //! `serve`, as a browser and as somebody who is up to no good see it: by raw sockets.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    process::Stdio,
+    os::unix::fs::PermissionsExt as _,
+    process::{Command, Stdio},
     time::Duration,
 };
 
 use serde_json::{Value, json};
 
-use crate::support::{Program, Run, profiler, run, wait_until};
+use crate::support::{Program, Run, is_installed, profiler, run, wait_until};
 
 /// An answer that does not come within this time never will.
 const LONG: Duration = Duration::from_secs(180);
@@ -139,6 +141,75 @@ fn sum_of(data: &Value, source: u64) -> u64 {
 fn sum(data: &Value) -> u64 {
     let counts = data["profile"]["samples"]["count"].as_array().unwrap();
     counts.iter().map(|it| it.as_u64().unwrap()).sum()
+}
+
+/// A program whose hottest line is the seventh of its source, which is beside it.
+const SPIN: &str = "\
+#include <unistd.h>
+
+static volatile unsigned long sum;
+
+__attribute__((noinline)) static void spin(void) {
+    for (unsigned long at = 0; at < 1000000; at++)
+        sum += at * at / (at + 1) * (sum | 1);
+}
+
+int main(void) {
+    alarm(180);
+    for (;;)
+        spin();
+}
+";
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn lines_have_the_text_of_files_that_the_user_may_read() {
+    if !is_installed("cc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("spin.c"), dir.path().join("spin"));
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&source, SPIN).unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o644)).unwrap();
+    let built = Command::new("cc").args(["-g", "-O1", "-o"]).args([&program, &source]).status();
+    assert!(built.unwrap().success());
+    let spinning = Program(Command::new(&program).spawn().unwrap());
+    let served = Served::start(&["--listen", "127.0.0.1:0", "--lines", "-p", &spinning.pid()]);
+    assert_eq!(served.listen().next("run")["has_lines"], true);
+
+    let query = format!("/lines?span=start&function=spin&module={}", program.display());
+    let mut found = Value::Null;
+    wait_until("the lines of `spin` have samples", || {
+        found = served.json(&query);
+        found["total"].as_u64().unwrap() > 50
+            && found["files"][0]["lines"].as_array().is_some_and(|it| !it.is_empty())
+    });
+    let file = &found["files"][0];
+    assert_eq!((&file["path"], &file["why"]), (&json!(source), &Value::Null), "{found}");
+    let lines = file["lines"].as_array().unwrap();
+    let hottest = lines.iter().max_by_key(|it| it[1].as_u64().unwrap()).unwrap();
+    let text = "        sum += at * at / (at + 1) * (sum | 1);";
+    assert_eq!((&hottest[0], &hottest[3]), (&json!(7), &json!(text)), "{found}");
+    let own: u64 = lines.iter().map(|it| it[1].as_u64().unwrap()).sum();
+    assert!(own * 2 > found["total"].as_u64().unwrap(), "{found}");
+    let caller = served.json(&query.replace("=spin", "=main"));
+    let of_line = |it: &&Value| it[0] == 13;
+    let lines = caller["files"][0]["lines"].as_array().unwrap();
+    assert!(lines.iter().find(of_line).unwrap()[2].as_u64() > Some(0), "{caller}");
+
+    // A program may name any file, and the agent may read all of them.
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = &served.json(&query)["files"][0];
+    assert_eq!(file["why"], "Permission denied (os error 13)", "{file}");
+    let lines = file["lines"].as_array().unwrap();
+    assert!(lines.iter().all(|it| it[3].is_null()), "{file}");
+    assert!(lines.iter().any(|it| it[0] == 7 && it[1].as_u64() > Some(0)), "{file}");
+    for (path, status) in
+        [("/lines?function=spin", 400), ("/lines?span=start&path=/etc/passwd", 400)]
+    {
+        assert_eq!(served.get(path, &[]).status, status, "{path}");
+    }
 }
 
 #[test]
