@@ -32,7 +32,7 @@ use self::{
     sources::Sources,
 };
 use crate::{
-    bpf::{counters::CounterMap, load::Program},
+    bpf::{counters::CounterMap, load::Program, runs::Runs},
     config::Config,
     error::{Error, Result},
     hardening::capabilities::{self, USER_PROBES},
@@ -56,7 +56,7 @@ use crate::{
     top::{self, Screen},
     unwind::loader::Loader,
     windows::Schedule,
-    worker::{Ended, Work, Worker},
+    worker::{Ended, Work, Worker, told::Told},
 };
 
 /// How often the ring is read even when the program sees no need to wake us. A sample is printed later
@@ -112,6 +112,7 @@ pub async fn run(
     for notice in config.notices.iter().chain(&sources.notices()).chain(&sideband.notices) {
         stderr::notice(notice);
     }
+    let runs = slots.iter().map(|it| it.runs.try_clone()).collect::<Result<_>>()?;
     sources.attach(slots, config.perf.dither)?;
     // All is loaded, and nothing of others has been read.
     filter_system_calls(page.is_some() || port.is_some());
@@ -126,7 +127,8 @@ pub async fn run(
     let (delivered, behind) = (sources.count_by_cpu()?, sources.count_by_cpu()?);
     let stacks = Arc::<AtomicUsize>::default();
     let (sender, receiver) = queue::channel(Arc::clone(&behind), config.queue_bytes);
-    let monitor = port.map(|it| it.start(watched_by(config, &sender))).transpose()?;
+    let told = port.as_ref().map(|_| Arc::default());
+    let monitor = start_port(port, told.clone(), config, &sender)?;
     let tracker = Tracker::new(config.process.metadata);
     worker.begin(Work {
         sources: sources.describe(),
@@ -138,6 +140,7 @@ pub async fn run(
         behind: Arc::clone(&behind),
         stacks: Arc::clone(&stacks),
         loader: loader.as_ref().map(Arc::downgrade),
+        told,
     });
 
     let strangers = sources.count_by_cpu()?;
@@ -161,6 +164,7 @@ pub async fn run(
         dropped_events: 0,
         looked_for: (0, Instant::now()),
         counters,
+        runs,
         log,
         sender,
         delivered: Arc::clone(&delivered),
@@ -201,10 +205,16 @@ pub async fn run(
     })
 }
 
-/// What the HTTP port tells of.
-fn watched_by(config: &Config, sender: &Sender) -> monitoring::Run {
+/// Answers on the HTTP port from here on, if there is one.
+fn start_port(
+    port: Option<monitoring::Prepared>,
+    told: Option<Arc<Told>>,
+    config: &Config,
+    sender: &Sender,
+) -> Result<Option<Monitor>> {
     let windows = config.worker.output.windows.as_ref().map(|it| Arc::clone(&it.to));
-    monitoring::Run { windows, depth: sender.depth() }
+    let run = |told| monitoring::Run { windows, depth: sender.depth(), told };
+    port.zip(told).map(|(port, told)| port.start(run(told))).transpose()
 }
 
 /// Whose samples are kept, with `--children`.
@@ -238,6 +248,8 @@ struct Sampling<'a> {
     /// Records that one of the threads was too far behind to be told of.
     dropped_events: u64,
     counters: CounterMap,
+    /// What the kernel counts of the programs.
+    runs: Vec<Runs>,
     log: Option<EbpfLogger<&'static dyn log::Log>>,
     sender: Sender,
     /// Samples that were written, and those for which the queue had no room.
@@ -415,6 +427,10 @@ impl Sampling<'_> {
                     if let Some(schedule) = &mut windows {
                         schedule.begin(Instant::now());
                     }
+                    continue;
+                }
+                question = monitoring::asked(&mut self.monitor) => {
+                    self.tell(question, started.elapsed());
                     continue;
                 }
                 // Should epoll fail, the timer still reads.

@@ -1,6 +1,7 @@
 //! The thread that names samples and writes them: it may block, the ring's reader never waits for it.
 
 mod spawning;
+pub mod told;
 
 use std::{
     path::Path,
@@ -21,7 +22,10 @@ use profiler_profile::{
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use self::spawning::Spawning;
+use self::{
+    spawning::Spawning,
+    told::{Named, Told},
+};
 use crate::{
     bpf::kernel_names::KernelNames,
     error::{Error, Result},
@@ -108,6 +112,8 @@ pub struct Work {
     pub stacks: Arc<AtomicUsize>,
     /// Who has to know what was found of a process.
     pub loader: Option<Weak<Loader>>,
+    /// Tells what was counted so far, if anybody wants to know.
+    pub told: Option<Arc<Told>>,
 }
 
 impl Worker {
@@ -132,7 +138,7 @@ impl Worker {
             // Nobody waits for either any more if the run was broken off.
             let _ = is_ready.send(());
             let Ok(work) = work.recv() else { return };
-            let Work { sources, sinks, kernel_names, tracker, receiver, loader, .. } = work;
+            let Work { sources, sinks, kernel_names, tracker, receiver, loader, told, .. } = work;
             let (delivered, behind) = (work.delivered, work.behind);
             if let Some(names) = kernel_names {
                 symbolizer.ask_kernel(names);
@@ -155,6 +161,7 @@ impl Worker {
                 naming: Naming::default(),
                 spawning: spawning_of(&config),
                 shows_names: config.shows_names,
+                told,
                 outputs: Outputs::new(&config.output, sinks, delivered.zeroed(), work.stacks),
             };
             let _ = done.send(thread.run(receiver, &delivered, &behind));
@@ -197,6 +204,7 @@ struct Thread {
     shows_names: bool,
     sources: Vec<Arc<Source>>,
     outputs: Outputs,
+    told: Option<Arc<Told>>,
 }
 
 impl Thread {
@@ -245,6 +253,7 @@ impl Thread {
                     self.outputs.add(&named)?;
                     receiver.done(samples);
                     self.outputs.flush(delivered)?;
+                    self.tell();
                 }
                 Message::Window { kernel, end_ns } => {
                     let mut ledger = Ledger::so_far(&kernel, delivered, behind);
@@ -267,6 +276,17 @@ impl Thread {
         }
         // The run was broken off.
         Err(Error::Interrupted)
+    }
+
+    /// Tells what was counted so far.
+    fn tell(&self) {
+        if let Some(told) = &self.told {
+            told.tell(Named {
+                user_ends: self.naming.ends(),
+                user_frames: self.naming.frames(),
+                evicted_processes: self.processes.evicted(),
+            });
+        }
     }
 
     /// Adds what this thread has counted.

@@ -14,7 +14,15 @@ use profiler_profile::{
 };
 
 use super::Sampling;
-use crate::{error::Result, kernel, output::Blocked, perf::config::Target, procfs::stat::Stat};
+use crate::{
+    bpf::runs::{RunTime, Runs},
+    error::Result,
+    kernel,
+    monitoring::{Question, Snapshot},
+    output::Blocked,
+    perf::config::Target,
+    procfs::stat::Stat,
+};
 
 impl Sampling<'_> {
     /// The ledger so far, of a run that has gone on for so long.
@@ -28,6 +36,32 @@ impl Sampling<'_> {
         let kernel = self.kernel_so_far(duration)?;
         self.sender.end_window(Arc::new(kernel), self.last_read_ns);
         Ok(())
+    }
+
+    /// Tells who has asked how the run is, which has gone on for so long. Who is told nothing says that.
+    pub(super) fn tell(&mut self, question: Question, duration: Duration) {
+        let kernel = match self.kernel_so_far(duration) {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                tracing::debug!("nobody is told how the run is: {error}");
+                return;
+            }
+        };
+        let ledger = Ledger::so_far(&kernel, &self.delivered, &self.behind);
+        let cpu = |pid| Some((pid, Stat::of(pid)?.cpu));
+        let ebpf = self.runs.iter().filter_map(Runs::time);
+        let ebpf = ebpf.reduce(|one, other| RunTime {
+            time: one.time.saturating_add(other.time),
+            runs: one.runs.saturating_add(other.runs),
+        });
+        // Whoever has asked may have gone.
+        let _ = question.send(Snapshot {
+            ledger: Ledger { parsing: self.bars.account(), ..ledger },
+            cpu: kernel::cpu_time(),
+            parser_cpu: self.bars.pids().into_iter().filter_map(cpu).collect(),
+            ebpf: ebpf.map(|it| (it.time, it.runs)),
+            ring_bytes: self.config.program.ring_bytes.into(),
+        });
     }
 
     /// What was counted so far, when all that is there has been read.

@@ -19,10 +19,10 @@ use super::{
     filter,
     hit_filter::{self, HitFilter},
     kernel_names::KernelNames,
-    missed_runs::MissedRuns,
     object,
     own::OwnProcesses,
     periods::Periods,
+    runs::Runs,
     unwind::UnwindMaps,
 };
 use crate::{
@@ -100,7 +100,7 @@ pub struct Slot {
     /// Where it looks for the period of each CPU's event, where that is moved, and for that of hits.
     pub periods: Periods,
     /// What the kernel says of the program.
-    pub missed_runs: MissedRuns,
+    pub runs: Runs,
 }
 
 impl Slot {
@@ -110,8 +110,8 @@ impl Slot {
             let program = self.program.try_clone();
             program.map_err(|it| Error::system("cannot duplicate a file", it))
         };
-        let missed_runs = MissedRuns::of(program()?);
-        Ok(Self { program: program()?, periods: self.periods.clone(), missed_runs })
+        let runs = Runs::of(program()?);
+        Ok(Self { program: program()?, periods: self.periods.clone(), runs })
     }
 }
 
@@ -218,8 +218,8 @@ impl Program {
         let loaded = slots.iter().zip(periods).enumerate().map(|(number, (slot, periods))| {
             let names = slot.program(walks).names();
             let name = names.get(number).ok_or_else(|| damaged("too few slots"))?;
-            let (program, missed_runs) = load_program(&mut ebpf, name)?;
-            Ok(Slot { program, periods, missed_runs })
+            let (program, runs) = load_program(&mut ebpf, name)?;
+            Ok(Slot { program, periods, runs })
         });
         let loaded = loaded.collect::<Result<Vec<_>>>()?;
         // Now that the programs hold the maps.
@@ -236,7 +236,7 @@ fn bits(flags: &[(u32, bool)]) -> u32 {
 }
 
 /// Loads one of the object's programs.
-fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<(ProgramFd, MissedRuns)> {
+fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<(ProgramFd, Runs)> {
     let begin = Instant::now();
     let program = ebpf.program_mut(name).ok_or_else(|| damaged(format!("no program `{name}`")))?;
     let loaded = match program {
@@ -259,7 +259,7 @@ fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<(ProgramFd, MissedRuns)> 
             .and_then(|fd| fd.try_clone().map_err(ProgramError::IOError))
             .map_err(|error| Error::system("cannot use the loaded program", error))
     };
-    Ok((clone(program)?, MissedRuns::of(clone(program)?)))
+    Ok((clone(program)?, Runs::of(clone(program)?)))
 }
 
 /// `None` on kernels that can't tell names: then all of their symbols are read.

@@ -33,9 +33,9 @@ pub struct AgentArgs {
     /// Remove the oldest windows where all take more.
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes, default_value = "1G", help_heading = OUTPUT)]
     pub keep_bytes: u64,
-    /// Serve health at this address, or none [default: 127.0.0.1:7718].
+    /// Serve metrics and health at this address, or none [default: 127.0.0.1:7718].
     ///
-    /// A port alone is one of this machine; 0 is any that is free, and told. What there is: /healthz and /readyz.
+    /// A port alone is one of this machine; 0 is any that is free, and told. What there is: /metrics, /healthz and /readyz.
     #[arg(long, value_name = "ADDRESS:PORT|none", value_parser = Listen::parse, default_value = "127.0.0.1:7718",
           hide_default_value = true, help_heading = OUTPUT)]
     pub listen: Listen,

@@ -65,7 +65,7 @@ fn open_port(args: &AgentArgs) -> Result<Option<monitoring::Prepared>> {
     let user = invoker.or((!own.is_root()).then(|| own.as_raw()));
     let listen = Listen { at, allow_remote: args.allow_remote, user };
     let port = monitoring::Prepared::bind(listen)?;
-    stderr::notice(&format!("health is at http://{}/", port.at()));
+    stderr::notice(&format!("metrics and health are at http://{}/", port.at()));
     Ok(Some(port))
 }
 

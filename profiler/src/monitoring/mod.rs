@@ -4,7 +4,9 @@
 //! Whether the run is well needs no answer of the reader: that is told without one, and tells when the reader stands still.
 
 mod answers;
+mod exposition;
 mod health;
+mod metrics;
 pub(crate) mod notify;
 
 use std::{
@@ -12,6 +14,9 @@ use std::{
     sync::Arc,
 };
 
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) use self::metrics::Snapshot;
 use self::{answers::Site, health::Health};
 use crate::{
     error::{Error, Result},
@@ -27,6 +32,7 @@ use crate::{
     },
     stderr,
     windows::Windows,
+    worker::told::Told,
 };
 
 /// A port that is listened on.
@@ -41,11 +47,17 @@ pub(crate) struct Run {
     pub(crate) windows: Option<Arc<Windows>>,
     /// What waits for its names.
     pub(crate) depth: Depth,
+    /// What the naming thread has counted.
+    pub(crate) told: Arc<Told>,
 }
+
+/// Somebody wants to know how the run is.
+pub(crate) type Question = oneshot::Sender<Snapshot>;
 
 /// The port, until this is dropped, as the reader of the ring has it.
 pub(crate) struct Monitor {
     health: Arc<Health>,
+    questions: mpsc::Receiver<Question>,
     _server: Server,
 }
 
@@ -78,10 +90,11 @@ impl Prepared {
     pub(crate) fn start(self, run: Run) -> Result<Monitor> {
         let Self { listener, at } = self;
         let health = Arc::new(Health::new(run, kernel::monotonic_ns()));
-        let site = Arc::new(Site::new(Host::new(at), Arc::clone(&health)));
+        let (ask, questions) = mpsc::channel(1);
+        let site = Arc::new(Site::new(Host::new(at), Arc::clone(&health), ask));
         let answer = move |request, _, _| {
             let site = Arc::clone(&site);
-            async move { site.answer(&request) }
+            async move { site.answer(&request).await }
         };
         let rights = async {
             if let Err(error) = capabilities::give_up() {
@@ -92,7 +105,7 @@ impl Prepared {
         let gate = Gate { user: None, port: at.port() };
         let server = Server::start("port", listener, gate, answer, rights)
             .map_err(|error| Error::system("cannot answer on the HTTP port", error))?;
-        Ok(Monitor { health, _server: server })
+        Ok(Monitor { health, questions, _server: server })
     }
 }
 
@@ -106,4 +119,14 @@ impl Monitor {
     pub(crate) fn is_sampling(&self) {
         self.health.is_sampling();
     }
+}
+
+/// Waits until somebody asks.
+pub(crate) async fn asked(monitor: &mut Option<Monitor>) -> Question {
+    if let Some(monitor) = monitor
+        && let Some(question) = monitor.questions.recv().await
+    {
+        return question;
+    }
+    std::future::pending().await
 }

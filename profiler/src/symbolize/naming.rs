@@ -21,6 +21,9 @@ const NOWHERE: &str = "[not mapped]";
 pub struct Naming {
     files: FxHashMap<Arc<str>, Counts>,
     ends: FxHashMap<&'static str, u64>,
+    /// Frames of all files.
+    named: u64,
+    unnamed: FxHashMap<Origin, u64>,
 }
 
 /// Which file lacks symbols. In a container another may have the same name.
@@ -68,6 +71,11 @@ impl Naming {
         }
         for (depth, location) in stack.locations().iter().enumerate() {
             let Some(frame) = location.frames.last() else { continue };
+            if frame.origin.is_named() {
+                self.named += 1;
+            } else {
+                *self.unnamed.entry(frame.origin).or_default() += 1;
+            }
             let file = self.file(frame);
             file.frames += 1;
             file.samples += u64::from(depth == 0);
@@ -107,6 +115,13 @@ impl Naming {
     #[must_use]
     pub fn ends(&self) -> BTreeMap<&'static str, u64> {
         self.ends.iter().map(|(end, count)| (*end, *count)).collect()
+    }
+
+    /// How many frames have a name, and why the others have none.
+    #[must_use]
+    pub fn frames(&self) -> BTreeMap<String, u64> {
+        let unnamed = self.unnamed.iter().map(|(why, count)| (why.to_string(), *count));
+        unnamed.chain([("named".to_owned(), self.named)]).collect()
     }
 
     /// Each file, those with most frames first. Packages are those that have the symbols of a file.
@@ -180,6 +195,9 @@ mod tests {
         let stripped = of("/lib/stripped");
         assert_eq!((stripped.samples, stripped.frames, stripped.named), (2, 2, 0));
         assert_eq!(stripped.unnamed["no symbol"], 2);
+        let frames = |of: fn(&FileNaming) -> u64| files.iter().map(of).sum::<u64>();
+        assert_eq!(naming.frames()["named"], frames(|it| it.named));
+        assert_eq!(naming.frames().values().sum::<u64>(), frames(|it| it.frames));
         assert!(
             table(&files).contains("0 %  /lib/stripped (no symbol; install"),
             "{}",

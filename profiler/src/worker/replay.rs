@@ -150,6 +150,7 @@ fn replay(outputs: Outputs) -> Ledger {
     sender.finish(kernel);
     let bars = Arc::<Bars>::default();
     let mut thread = Thread {
+        told: None,
         priority: Priority::enter(Role::Naming),
         symbolizer: Symbolizer::new(false, 8 << 20, None, Arc::clone(&bars)),
         bars,

@@ -18,7 +18,7 @@ use crate::{
     bpf::{
         gate::Gate,
         load::{Slot, SlotSettings},
-        missed_runs::MissedRuns,
+        runs::Runs,
     },
     error::{Error, Result},
     kernel::{self, OnlineCpus},
@@ -36,7 +36,7 @@ pub struct TraceSource {
     seen: BTreeSet<u32>,
     online: OnlineCpus,
     gate: Option<Arc<Gate>>,
-    missed_runs: Option<MissedRuns>,
+    runs: Option<Runs>,
     /// What the program had missed when the gate was opened, and up to when it was closed.
     missed_before: u64,
     missed: Option<u64>,
@@ -59,7 +59,7 @@ impl TraceSource {
             cpus: if only_these { cpus.clone() } else { kernel::cpus("possible")? },
             online: OnlineCpus::open()?,
             gate: None,
-            missed_runs: None,
+            runs: None,
             missed_before: 0,
             missed: None,
             enabled: None,
@@ -78,7 +78,7 @@ impl TraceSource {
     }
 
     fn read_missed(&self) -> Option<u64> {
-        self.missed_runs.as_ref().and_then(MissedRuns::read)
+        self.runs.as_ref().and_then(Runs::missed)
     }
 }
 
@@ -104,7 +104,7 @@ impl Source for TraceSource {
         // The program runs from here on, but takes no samples.
         self.points.iter().try_for_each(|it| it.attach(slot.program.as_fd()))?;
         self.gate = Some(Arc::new(Gate::new(slot.periods, self.cpus.clone())));
-        self.missed_runs = Some(slot.missed_runs);
+        self.runs = Some(slot.runs);
         Ok(())
     }
 

@@ -1,4 +1,5 @@
 //! The HTTP port of `agent`, and what systemd is told.
+#![expect(clippy::float_cmp, reason = "a float holds these numbers as they are")]
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::{Run, profiler, run, wait_until};
+use crate::support::{Program, Run, profiler, run, wait_until};
 
 /// An answer that does not come within this time never will.
 const LONG: Duration = Duration::from_secs(180);
@@ -147,4 +148,46 @@ fn systemd_is_told_that_it_is_ready_alive_and_stopping() {
     }
     assert_eq!(last, "STOPPING=1");
     assert_eq!(agent.run.end().code, Some(0));
+}
+
+/// The sum of the values of a name, with this text among the labels.
+fn sum(metrics: &str, name: &str, label: &str) -> f64 {
+    let of = metrics.lines().filter(|line| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']) && rest.contains(label))
+    });
+    of.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn metrics_add_up_and_agree_with_the_end() {
+    let program = Program::start("chain.c");
+    let agent = Agent::start(&["-p", &program.pid(), "-F", "99"], &[]);
+    let mut metrics = String::new();
+    wait_until("samples and windows are counted", || {
+        let answer = agent.get("/metrics");
+        assert!(matches!(answer.status, 200 | 503), "{}", answer.head);
+        metrics = String::from_utf8(answer.body).unwrap();
+        let [expected, delivered, filtered, lost] = ["expected", "delivered", "filtered", "lost"]
+            .map(|it| sum(&metrics, &format!("profiler_samples_{it}_total"), ""));
+        assert_eq!(expected, delivered + filtered + lost, "{metrics}");
+        delivered > 100.0 && sum(&metrics, "profiler_windows_total", "fate=\"written\"") > 0.0
+    });
+    let answer = agent.get("/metrics");
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
+    let of = |name: &str, label: &str| sum(&metrics, name, label);
+    assert!(of("profiler_user_stacks_total", "end=\"complete\"") > 0.0, "{metrics}");
+    assert!(of("profiler_user_frames_total", "name=\"named\"") > 0.0, "{metrics}");
+    assert!(of("profiler_resident_memory_bytes", "process=\"agent\"") > 1e6, "{metrics}");
+    assert!(of("profiler_cpu_seconds_total", "process=\"agent\"") > 0.0, "{metrics}");
+    assert!(of("profiler_kernel_map_bytes", "map=\"ring\"") >= 4096.0, "{metrics}");
+    // Nothing about programs: every user may see it.
+    assert!(!metrics.contains("chain") && !metrics.contains("fixtures"), "{metrics}");
+    let delivered = of("profiler_samples_delivered_total", "");
+    let ended = agent.run.end_by(libc::SIGTERM);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let at_the_end = ended.stderr.split(" samples: ").nth(1).unwrap();
+    let at_the_end: f64 = at_the_end.split(' ').next().unwrap().parse().unwrap();
+    assert!(delivered <= at_the_end, "{delivered} of {at_the_end}");
 }
