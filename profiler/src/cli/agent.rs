@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::{OUTPUT, SamplingArgs, serve::parse_listen};
+use super::{GENERAL, OUTPUT, SamplingArgs, serve::parse_listen};
 use crate::{units, windows::folder};
 
 pub(super) const EXAMPLES: &str = "Examples:
@@ -42,6 +42,12 @@ pub struct AgentArgs {
     /// Let other machines connect, if --listen is such an address.
     #[arg(long, help_heading = OUTPUT)]
     pub allow_remote: bool,
+    /// Read settings from a file: TOML, in which each option is a key. What is typed comes first.
+    #[arg(long, value_name = "FILE", help_heading = GENERAL)]
+    pub config: Option<PathBuf>,
+    /// Print all settings as such a file, and exit.
+    #[arg(long, help_heading = GENERAL)]
+    pub print_config: bool,
     /// How to sample.
     #[command(flatten)]
     pub sampling: SamplingArgs,

@@ -10,6 +10,7 @@ mod record;
 mod report;
 mod sampling;
 mod serve;
+pub mod settings;
 mod stat;
 mod stream;
 mod top;

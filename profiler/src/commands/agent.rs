@@ -1,12 +1,16 @@
 //! `agent`: samples all the time, and hands each window to its destinations.
 
-use std::{panic, sync::Arc, thread, time::Duration};
+use std::{
+    env, ffi::OsString, fs::File, io::Read as _, panic, path::Path, process::ExitCode, sync::Arc,
+    thread, time::Duration,
+};
 
+use clap::Parser as _;
 use rustix::process::geteuid;
 
-use super::session::Session;
+use super::{answer, session::Session};
 use crate::{
-    cli::AgentArgs,
+    cli::{AgentArgs, Cli, Command, settings},
     error::{Error, Result},
     hardening::capabilities,
     invoker::Invoker,
@@ -14,31 +18,58 @@ use crate::{
     output::config::Parted,
     serve::Listen,
     stderr,
-    units::Frequency,
     windows::{
         Windows,
         folder::{Folder, Keep},
     },
 };
 
-/// Samples a second, where none are asked for: off the beat of timers, and hardly to be noticed.
-const DEFAULT_HZ: u64 = 19;
-
 /// The shortest window.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
+/// No file with settings is longer.
+const MAX_CONFIG: u64 = 1 << 20;
+
+/// Finds out what holds, and prints it, or samples by it.
+pub(super) fn run(typed: &AgentArgs, verbose: u8) -> Result<ExitCode> {
+    let words: Vec<OsString> = env::args_os().collect();
+    let words = match &typed.config {
+        None => settings::settled(&words, None),
+        Some(path) => {
+            let text = read_config(path).map_err(|error| {
+                Error::Usage(format!("--config: cannot read {}: {error}", path.display()))
+            })?;
+            let name = path.to_string_lossy();
+            settings::settled(&words, Some(settings::File { name: &name, text: &text }))
+        }
+    };
+    let words = words.map_err(Error::Usage)?;
+    if typed.print_config {
+        return Ok(answer(&settings::shown(&words)));
+    }
+    let Ok(Cli { command: Some(Command::Agent(args)), quiet, .. }) = Cli::try_parse_from(&words)
+    else {
+        return Err(Error::Usage("the settings are not those of `agent`".into()));
+    };
+    if quiet {
+        stderr::be_quiet();
+    }
+    sample(&args, verbose).map(|()| ExitCode::SUCCESS)
+}
+
+fn read_config(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_CONFIG).read_to_string(&mut text)?;
+    Ok(text)
+}
 
 /// Samples until a signal ends it, writes the last window, and prints the ledger.
-pub(super) fn run(mut args: AgentArgs, verbose: u8) -> Result<()> {
-    let sampling = &mut args.sampling;
-    if sampling.frequency.is_none() && sampling.period.is_none() {
-        sampling.frequency = Some(Frequency::Hz(DEFAULT_HZ));
-    }
+fn sample(args: &AgentArgs, verbose: u8) -> Result<()> {
     let keep = Keep { age: args.keep, bytes: args.keep_bytes };
     if args.window < MIN_WINDOW {
         return Err(Error::Usage("--window: at least a second".into()));
     }
     let folder = without_rights(|| Folder::open(&args.folder, keep))?;
-    let port = open_port(&args)?;
+    let port = open_port(args)?;
     let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
     session.port = port;
     session.notifier = Notifier::find();

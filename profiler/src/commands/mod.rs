@@ -52,7 +52,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Record(args)) => record::run(*args, cli.verbose),
         Some(Command::Top(args)) => top::run(*args, cli.verbose),
         Some(Command::Serve(args)) => serve::run(&args, cli.verbose).map(|()| ExitCode::SUCCESS),
-        Some(Command::Agent(args)) => agent::run(*args, cli.verbose).map(|()| ExitCode::SUCCESS),
+        Some(Command::Agent(args)) => agent::run(&args, cli.verbose),
         None => stream::run(cli.stream, cli.verbose).map(|()| ExitCode::SUCCESS),
     }
 }

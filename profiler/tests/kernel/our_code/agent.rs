@@ -126,6 +126,36 @@ fn services_are_told_by_their_environment_or_by_their_program() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn settings_of_a_file_hold_and_what_is_wrong_with_them_is_told_before_anything_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("agent.toml");
+    let run_with = |text: &str, arguments: &[&str]| {
+        fs::write(&config, text).unwrap();
+        let config = ["agent", "--config", config.to_str().unwrap()];
+        run(&[&config, arguments].concat())
+    };
+    let folder = dir.path().join("windows");
+    let text = format!(
+        "folder = {folder:?}\nwindow = 3600\nlisten = \"none\"\nduration = \"200ms\"\nfrequency = 99\n"
+    );
+    let done = run_with(&text, &["--window", "1"]);
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    assert!(said.contains("cpu-clock at 99 Hz") || said.contains("cycles at 99 Hz"), "{said}");
+    assert!(said.contains(&format!("windows for {}: 1 written", folder.display())), "{said}");
+
+    let wrong = run_with(&format!("{text}\nkeep = 7\nfolders = 1\n"), &[]);
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("agent.toml:8: no setting is called `folders`; did you mean folder"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn the_oldest_windows_make_room_for_new_ones() {
     let dir = tempfile::tempdir().unwrap();
     let run = agent(dir.path(), &["--keep-bytes", "1"]);
