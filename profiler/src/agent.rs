@@ -128,7 +128,7 @@ pub async fn run(
     let stacks = Arc::<AtomicUsize>::default();
     let (sender, receiver) = queue::channel(Arc::clone(&behind), config.queue_bytes);
     let told = port.as_ref().map(|_| Arc::default());
-    let monitor = start_port(port, told.clone(), config, &sender)?;
+    let monitor = start_port(port, told.clone(), config, &sources, &sender)?;
     let tracker = Tracker::new(config.process.metadata);
     worker.begin(Work {
         sources: sources.describe(),
@@ -210,10 +210,17 @@ fn start_port(
     port: Option<monitoring::Prepared>,
     told: Option<Arc<Told>>,
     config: &Config,
+    sources: &Sources,
     sender: &Sender,
 ) -> Result<Option<Monitor>> {
-    let windows = config.worker.output.windows.as_ref().map(|it| Arc::clone(&it.to));
-    let run = |told| monitoring::Run { windows, depth: sender.depth(), told };
+    let parted = config.worker.output.windows.as_ref();
+    let run = |told| monitoring::Run {
+        sources: sources.describe(),
+        captures: parted.and_then(|it| it.captures.clone()),
+        windows: parted.map(|it| Arc::clone(&it.to)),
+        depth: sender.depth(),
+        told,
+    };
     port.zip(told).map(|(port, told)| port.start(run(told))).transpose()
 }
 

@@ -35,11 +35,12 @@ pub struct AgentArgs {
     pub keep_bytes: u64,
     /// Serve metrics and health at this address, or none [default: 127.0.0.1:7718].
     ///
-    /// A port alone is one of this machine; 0 is any that is free, and told. What there is: /metrics, /healthz and /readyz.
+    /// A port alone is one of this machine; 0 is any that is free, and told. What there is: /metrics, /healthz, /readyz, and for root and the user who
+    /// typed sudo /debug/pprof/profile?seconds=30&pid=812.
     #[arg(long, value_name = "ADDRESS:PORT|none", value_parser = Listen::parse, default_value = "127.0.0.1:7718",
           hide_default_value = true, help_heading = OUTPUT)]
     pub listen: Listen,
-    /// Let other machines connect, if --listen is such an address.
+    /// Let other machines connect, if --listen is such an address. They get no profiles.
     #[arg(long, help_heading = OUTPUT)]
     pub allow_remote: bool,
     /// Read settings from a file: TOML, in which each option is a key. What is typed comes first.

@@ -15,7 +15,7 @@ use crate::{
     hardening::capabilities,
     invoker::Invoker,
     monitoring::{self, notify::Notifier},
-    output::config::Parted,
+    output::{captures::Captures, config::Parted},
     serve::Listen,
     stderr,
     windows::{
@@ -71,13 +71,14 @@ fn sample(args: &AgentArgs, verbose: u8) -> Result<()> {
     let folder = without_rights(|| Folder::open(&args.folder, keep))?;
     let port = open_port(args)?;
     let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
-    session.port = port;
     session.notifier = Notifier::find();
     // Containers are in windows.
     session.config.process.metadata = true;
     let windows = Arc::new(Windows::start(vec![Box::new(folder)], give_up_rights)?);
-    let parted = Parted { length: args.window, to: Arc::clone(&windows) };
-    session.config.worker.output.windows = Some(parted);
+    let output = &mut session.config.worker.output;
+    let captures = port.as_ref().map(|_| Arc::new(Captures::new(output.profile_bytes)));
+    output.windows = Some(Parted { length: args.window, to: Arc::clone(&windows), captures });
+    session.port = port;
     let done = session.run(Vec::new(), None, |_, _| Ok(()));
     // However the run has ended.
     let (text, are_all_there) = windows.finish();

@@ -1,12 +1,14 @@
 //! What is answered to a request.
 
 use std::{
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::{
-    sync::{Mutex, mpsc, oneshot},
+    sync::{Mutex, mpsc, oneshot, watch},
+    task::spawn_blocking,
     time::timeout,
 };
 
@@ -14,6 +16,7 @@ use super::{
     Question,
     health::Health,
     metrics::{self, Beside, Totals},
+    profile::{self, Asked},
 };
 use crate::{
     kernel,
@@ -21,15 +24,18 @@ use crate::{
         access::Host,
         answers::{Body, of, refusal},
     },
+    viewer::peer,
 };
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{ALLOW, CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_DISPOSITION, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const FILE: &str = "application/octet-stream";
+const PROFILE: &str = "/debug/pprof/profile";
 /// Who asks within this time of somebody else gets the same.
 const SHARED_FOR: Duration = Duration::from_millis(500);
 /// For how long the reader of the ring is waited for.
@@ -39,11 +45,16 @@ const INDEX: &str = "\
 /healthz  whether the threads of the profiler go round
 /readyz   whether it samples
 /metrics  what it has counted, for Prometheus
+/debug/pprof/profile?seconds=30&pid=812
+          a profile, for root and the user who typed sudo
 ";
 
 /// What is served.
 pub(super) struct Site {
     host: Host,
+    port: u16,
+    /// Who may have profiles, beside root.
+    user: Option<u32>,
     health: Arc<Health>,
     reader: mpsc::Sender<Question>,
     scraped: Mutex<Scraped>,
@@ -58,13 +69,24 @@ struct Scraped {
 }
 
 impl Site {
-    pub(super) fn new(host: Host, health: Arc<Health>, reader: mpsc::Sender<Question>) -> Self {
+    pub(super) fn new(
+        at: SocketAddr,
+        user: Option<u32>,
+        health: Arc<Health>,
+        reader: mpsc::Sender<Question>,
+    ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { host, health, reader, scraped: Mutex::default(), began: now.as_secs_f64() }
+        let (host, port, began) = (Host::new(at), at.port(), now.as_secs_f64());
+        Self { host, port, user, health, reader, scraped: Mutex::default(), began }
     }
 
     /// The answer to a request, with what holds for each answer.
-    pub(super) async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    pub(super) async fn answer(
+        &self,
+        request: &Request<Incoming>,
+        from: SocketAddr,
+        ended: watch::Receiver<bool>,
+    ) -> Response<Body> {
         let mut response = match self.host.judge(request.uri(), request.headers(), false) {
             Err(status) => refusal(status),
             Ok(()) if !matches!(*request.method(), Method::GET | Method::HEAD) => {
@@ -72,6 +94,7 @@ impl Site {
                 response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
                 response
             }
+            Ok(()) if request.uri().path() == PROFILE => self.profile(request, from, ended).await,
             Ok(()) => self.find(request).await,
         };
         let headers = response.headers_mut();
@@ -92,6 +115,56 @@ impl Site {
             "/readyz" => whether(self.health.ready()),
             _ => refusal(StatusCode::NOT_FOUND),
         }
+    }
+
+    /// A profile of what is sampled from now on. It tells what all users run, so it is for those only who may read it in
+    /// the folder of windows.
+    async fn profile(
+        &self,
+        request: &Request<Incoming>,
+        from: SocketAddr,
+        mut ended: watch::Receiver<bool>,
+    ) -> Response<Body> {
+        if !self.may_have_profiles(from) {
+            let why = "profiles are for root of this machine and the user who typed sudo\n";
+            return of(StatusCode::FORBIDDEN, TEXT, why.into());
+        }
+        // It would take as long, for nothing.
+        if request.method() == Method::HEAD {
+            return refusal(StatusCode::METHOD_NOT_ALLOWED);
+        }
+        let asked = match Asked::parse(request.uri().query().unwrap_or_default()) {
+            Ok(asked) => asked,
+            Err(why) => return of(StatusCode::BAD_REQUEST, TEXT, format!("{why}\n").into()),
+        };
+        let run = &self.health.run;
+        let Some(captures) = &run.captures else { return refusal(StatusCode::NOT_FOUND) };
+        let taken = tokio::select! {
+            taken = profile::take(asked, captures, &run.depth) => taken,
+            _ = ended.changed() => return whether(Err("the run has ended".into())),
+        };
+        let Some(taken) = taken else {
+            let why = "as many profiles are being taken as may be at once\n";
+            return of(StatusCode::TOO_MANY_REQUESTS, TEXT, why.into());
+        };
+        let sources = run.sources.clone();
+        // On another thread: what is short is answered meanwhile.
+        match spawn_blocking(move || taken.write(&sources)).await {
+            Ok(Ok(bytes)) => {
+                let mut response = of(StatusCode::OK, FILE, bytes.into());
+                let name = HeaderValue::from_static("attachment; filename=\"profile.pb.gz\"");
+                response.headers_mut().insert(CONTENT_DISPOSITION, name);
+                response
+            }
+            _ => refusal(StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+
+    /// Whether who is at the other end may.
+    fn may_have_profiles(&self, from: SocketAddr) -> bool {
+        from.ip().to_canonical().is_loopback()
+            && peer::uid(from.port(), self.port)
+                .is_some_and(|uid| uid == 0 || Some(uid) == self.user)
     }
 
     /// What was counted, which those who ask at one time share.

@@ -8,12 +8,14 @@ mod exposition;
 mod health;
 mod metrics;
 pub(crate) mod notify;
+mod profile;
 
 use std::{
     net::{SocketAddr, TcpListener},
     sync::Arc,
 };
 
+use profiler_profile::source::Source;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use self::metrics::Snapshot;
@@ -22,10 +24,10 @@ use crate::{
     error::{Error, Result},
     hardening::capabilities,
     kernel,
+    output::captures::Captures,
     queue::Depth,
     serve::{
         Listen,
-        access::Host,
         connections::Gate,
         listener::{advice, listen},
         server::Server,
@@ -39,10 +41,15 @@ use crate::{
 pub struct Prepared {
     listener: TcpListener,
     at: SocketAddr,
+    user: Option<u32>,
 }
 
 /// What the port tells of.
 pub(crate) struct Run {
+    /// What is sampled, by slot.
+    pub(crate) sources: Vec<Arc<Source>>,
+    /// Who takes profiles of it.
+    pub(crate) captures: Option<Arc<Captures>>,
     /// What becomes of windows.
     pub(crate) windows: Option<Arc<Windows>>,
     /// What waits for its names.
@@ -64,7 +71,7 @@ pub(crate) struct Monitor {
 impl Prepared {
     /// Listens. What comes before [`start`](Self::start) waits.
     pub(crate) fn bind(listen_at: Listen) -> Result<Self> {
-        let Listen { at, allow_remote, .. } = listen_at;
+        let Listen { at, allow_remote, user } = listen_at;
         if !at.ip().is_loopback() && !allow_remote {
             return Err(Error::Usage(format!(
                 "--listen {at}: other machines could connect, which --allow-remote allows"
@@ -78,7 +85,7 @@ impl Prepared {
             Error::Usage(format!("--listen {at}: {error}{advice}"))
         };
         let (listener, at) = listen(at).map_err(failed)?;
-        Ok(Self { listener, at })
+        Ok(Self { listener, at, user })
     }
 
     /// Where it listens.
@@ -88,13 +95,13 @@ impl Prepared {
 
     /// Answers from here on.
     pub(crate) fn start(self, run: Run) -> Result<Monitor> {
-        let Self { listener, at } = self;
+        let Self { listener, at, user } = self;
         let health = Arc::new(Health::new(run, kernel::monotonic_ns()));
         let (ask, questions) = mpsc::channel(1);
-        let site = Arc::new(Site::new(Host::new(at), Arc::clone(&health), ask));
-        let answer = move |request, _, _| {
+        let site = Arc::new(Site::new(at, user, Arc::clone(&health), ask));
+        let answer = move |request, from, ended| {
             let site = Arc::clone(&site);
-            async move { site.answer(&request).await }
+            async move { site.answer(&request, from, ended).await }
         };
         let rights = async {
             if let Err(error) = capabilities::give_up() {

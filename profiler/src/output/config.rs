@@ -11,6 +11,7 @@ use profiler_profile::{
     report::table::{self, By},
 };
 
+use super::captures::Captures;
 use crate::windows::Windows;
 
 /// The outputs of a run.
@@ -43,6 +44,8 @@ pub struct Parted {
     pub length: Duration,
     /// Who takes them.
     pub to: Arc<Windows>,
+    /// Profiles that are asked for while it goes on.
+    pub captures: Option<Arc<Captures>>,
 }
 
 /// What is written, and when.

@@ -1,5 +1,6 @@
 //! The outputs of a run: what each writes, the profile that they share, and how many samples were delivered.
 
+pub mod captures;
 pub mod config;
 mod sink;
 
@@ -22,8 +23,11 @@ use profiler_profile::{
     sample::Sample,
 };
 
-use self::config::{Config, Report};
 pub use self::sink::{Blocked, Sink};
+use self::{
+    captures::Captures,
+    config::{Config, Report},
+};
 use crate::{
     error::{Error, Result},
     kernel, stderr,
@@ -52,6 +56,7 @@ pub struct Outputs {
     /// What the user calls the outputs that could not be written.
     unwritten: Vec<PathBuf>,
     windows: Option<Parts>,
+    captures: Option<Arc<Captures>>,
 }
 
 /// The windows of a run.
@@ -126,6 +131,7 @@ impl Outputs {
             stacks,
             needs_profile: outputs.needs_profile || windows.is_some(),
             windows,
+            captures: config.windows.as_ref().and_then(|it| it.captures.clone()),
             ..outputs
         }
     }
@@ -140,8 +146,19 @@ impl Outputs {
         let needs_profile = all.iter().any(|it| it.output.needs_profile());
         let profile = Profile::new(profile_bytes);
         let (given, stacks) = (Vec::new(), Arc::default());
-        let (unwritten, windows) = (Vec::new(), None);
-        Self { all, options, profile, needs_profile, stacks, given, kept, unwritten, windows }
+        let (unwritten, windows, captures) = (Vec::new(), None, None);
+        Self {
+            all,
+            options,
+            profile,
+            needs_profile,
+            stacks,
+            given,
+            kept,
+            unwritten,
+            windows,
+            captures,
+        }
     }
 
     /// Gives samples to each.
@@ -150,6 +167,9 @@ impl Outputs {
         if self.needs_profile {
             self.profile.extend(samples);
             self.stacks.store(self.profile.distinct_stacks(), Ordering::Relaxed);
+        }
+        if let Some(captures) = &self.captures {
+            captures.add(samples);
         }
         self.given.extend(samples.iter().map(|it| (it.source.slot, it.cpu)));
         Ok(())
@@ -287,7 +307,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn samples() -> Vec<Sample> {
+    pub(crate) fn samples() -> Vec<Sample> {
         let (name, rate) = ("cycles".into(), Rate::Frequency(99));
         let source = Arc::new(Source { slot: 0, name, counts: Counts::Events, rate });
         let empty = Store::default().empty();

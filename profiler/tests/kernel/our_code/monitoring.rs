@@ -4,11 +4,12 @@
 use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
-    os::unix::net::UnixDatagram,
-    process::Stdio,
+    os::unix::{net::UnixDatagram, process::CommandExt as _},
+    process::{Command, Stdio},
     time::Duration,
 };
 
+use profiler_testing::skipped;
 use tempfile::TempDir;
 
 use crate::support::{Program, Run, profiler, run, wait_until};
@@ -190,4 +191,93 @@ fn metrics_add_up_and_agree_with_the_end() {
     let at_the_end = ended.stderr.split(" samples: ").nth(1).unwrap();
     let at_the_end: f64 = at_the_end.split(' ').next().unwrap().parse().unwrap();
     assert!(delivered <= at_the_end, "{delivered} of {at_the_end}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn go_reads_a_profile_of_a_process() {
+    let program = Program::start("chain.c");
+    let agent = Agent::start(&["-F", "99"], &[]);
+    wait_until("it samples", || agent.get("/readyz").status == 200);
+    let path = format!("/debug/pprof/profile?seconds=2&pid={}", program.pid());
+    let answer = agent.get(&path);
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    assert!(answer.head.contains("filename=\"profile.pb.gz\""), "{}", answer.head);
+    // Packed.
+    assert!(answer.body.starts_with(&[0x1f, 0x8b]));
+    let file = agent.folder.path().join("profile.pb.gz");
+    std::fs::write(&file, &answer.body).unwrap();
+    let output = run(&["convert", file.to_str().unwrap(), "-", "-f", "folded"]);
+    let folded = String::from_utf8(output.stdout).unwrap();
+    let samples = folded.lines().map(|it| it.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+    // All of its time, and nothing of other processes.
+    let samples: u64 = samples.sum();
+    assert!((1..=220).contains(&samples), "{samples}");
+    assert!(folded.lines().all(|it| it.contains("main")), "{folded}");
+    assert!(folded.contains(";middle;inner "), "{folded}");
+
+    let address = format!("http://127.0.0.1:{}{path}", agent.port);
+    let go = Command::new("go").args(["tool", "pprof", "-raw", &address]).output();
+    match go {
+        Ok(go) => {
+            let raw = String::from_utf8_lossy(&go.stdout);
+            assert!(go.status.success() && raw.contains("inner"), "{go:?}");
+        }
+        Err(error) => skipped(&format!("go tool pprof: {error}")),
+    }
+    assert_eq!(agent.run.end_by(libc::SIGTERM).code, Some(0));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn profiles_are_for_few_and_few_at_once() {
+    let agent = Agent::start(&[], &[]);
+    wait_until("it samples", || agent.get("/readyz").status == 200);
+    for (query, status) in [("seconds=0", 400), ("seconds=601", 400), ("pid=x", 400), ("x", 400)] {
+        assert_eq!(agent.get(&format!("/debug/pprof/profile?{query}")).status, status, "{query}");
+    }
+    assert_eq!(agent.ask("HEAD", "/debug/pprof/profile", &[]).status, 405);
+    let of_other_site = [("Sec-Fetch-Site", "cross-site")];
+    assert_eq!(agent.ask("GET", "/debug/pprof/profile?seconds=1", &of_other_site).status, 403);
+
+    // Whoever else is on this machine may know how it is, and no more.
+    let as_nobody = |path: &str| {
+        let mut shell = Command::new("bash");
+        let request =
+            format!("GET {path} HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n");
+        let port = agent.port;
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{request}' >&3; cat <&3");
+        let output = shell.args(["-c", &script]).uid(65534).gid(65534).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(as_nobody("/healthz").starts_with("HTTP/1.1 200"));
+    assert!(as_nobody("/metrics").contains("profiler_samples_expected_total"));
+    let refused = as_nobody("/debug/pprof/profile?seconds=1");
+    assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("root"), "{refused}");
+
+    let connect = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", agent.port)).unwrap();
+        let request = "GET /debug/pprof/profile?seconds=600 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let as_many_as_may_be = || {
+        let all: Vec<TcpStream> = (0..4).map(|_| connect()).collect();
+        wait_until("they are being taken", || {
+            agent.get("/debug/pprof/profile?seconds=1").status == 429
+        });
+        all
+    };
+    let long = as_many_as_may_be();
+    // Who goes away leaves room.
+    drop(long);
+    wait_until("there is room", || agent.get("/debug/pprof/profile?seconds=1").status == 200);
+    // The end does not wait for those that go on.
+    let long = as_many_as_may_be();
+    assert_eq!(agent.run.end_by(libc::SIGTERM).code, Some(0));
+    for mut stream in long {
+        let mut said = String::new();
+        let _ = stream.read_to_string(&mut said);
+        assert!(said.starts_with("HTTP/1.1 503") && said.contains("the run has ended"), "{said}");
+    }
 }
