@@ -285,6 +285,7 @@ impl Thread {
                 user_ends: self.naming.ends(),
                 user_frames: self.naming.frames(),
                 evicted_processes: self.processes.evicted(),
+                beyond_memory: self.outputs.beyond_memory(),
             });
         }
     }

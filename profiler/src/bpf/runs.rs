@@ -49,7 +49,7 @@ impl Runs {
     }
 
     /// For how long it ran so far, and how often, where the kernel keeps count of that: with `kernel.bpf_stats_enabled`
-    /// (Linux 5.1). `None` if it did not.
+    /// (read since Linux 5.12). `None` if it did not.
     pub fn time(&self) -> Option<RunTime> {
         let [time_ns, runs, _] = self.read()?;
         (runs > 0).then(|| RunTime { time: Duration::from_nanos(time_ns), runs })

@@ -219,6 +219,11 @@ fn names(text: &mut Exposition, ledger: &Ledger, named: &Named) {
         text.family(name, Counter, help).sample(&[], count);
     };
     counter(
+        "profiler_samples_beyond_memory_total",
+        "Samples delivered without their stacks, since their window had no room for these.",
+        named.beyond_memory,
+    );
+    counter(
         "profiler_mapping_records_lost_total",
         "Records of mappings and processes that were lost: names may be missing.",
         ledger.sideband_lost.saturating_add(ledger.sideband_malformed),

@@ -64,6 +64,8 @@ struct Parts {
     to: Arc<Windows>,
     /// The account of the run when the last one ended.
     before: Option<Ledger>,
+    /// Samples of those that have ended for whose stacks there was no room.
+    beyond_memory: u64,
 }
 
 /// An output, and what the user calls the place that it writes to.
@@ -125,7 +127,8 @@ impl Outputs {
             Named::new(*report, &options, Box::new(sink), path)
         });
         let all = all.chain(config.live.clone().map(Named::live));
-        let windows = config.windows.clone().map(|it| Parts { to: it.to, before: None });
+        let windows =
+            config.windows.clone().map(|it| Parts { to: it.to, before: None, beyond_memory: 0 });
         let outputs = Self::of(all.collect(), options.clone(), config.profile_bytes, kept);
         Self {
             stacks,
@@ -190,11 +193,12 @@ impl Outputs {
 
     /// Ends a window: hands what was sampled since the last one to who takes it. The account is that of the run so far.
     pub(crate) fn end_window(&mut self, ledger: Ledger, end_ns: u64) {
-        let Some(Parts { to, before }) = &mut self.windows else { return };
+        let Some(Parts { to, before, beyond_memory }) = &mut self.windows else { return };
         let next = Profile::new(self.profile.limit_bytes());
         let profile = std::mem::replace(&mut self.profile, next);
         let part = before.as_ref().map_or_else(|| ledger.clone(), |before| ledger.since(before));
         let part = Ledger { beyond_memory: profile.beyond_limit(), ..part };
+        *beyond_memory = beyond_memory.saturating_add(profile.beyond_limit());
         *before = Some(ledger);
         to.hand_over(Window { profile, ledger: part, options: self.options.clone() });
         self.options.begun_ns = end_ns;
@@ -220,9 +224,10 @@ impl Outputs {
         &self.unwritten
     }
 
-    /// Samples whose stacks the profile has no room for.
+    /// Samples for whose stacks the profile had no room, in all windows.
     pub(crate) fn beyond_memory(&self) -> u64 {
-        self.profile.beyond_limit()
+        let before = self.windows.as_ref().map_or(0, |it| it.beyond_memory);
+        before.saturating_add(self.profile.beyond_limit())
     }
 
     /// What they keep in memory.
@@ -385,6 +390,21 @@ pub(crate) mod tests {
         let (mut streams, _) = super::tests::outputs(&["text", "json"]);
         streams.add(&samples()).unwrap();
         assert!(streams.account().iter().all(|it| it.name != "aggregated stacks"));
+    }
+
+    #[test]
+    fn what_windows_have_no_room_for_counts_in_all_of_them() {
+        let kept = PerCpuCount::new(1, 1);
+        let to = Arc::new(Windows::start(Vec::new(), || {}).unwrap());
+        let mut outputs = Outputs::of(Vec::new(), options(), 0, kept);
+        outputs.needs_profile = true;
+        outputs.windows = Some(Parts { to, before: None, beyond_memory: 0 });
+        outputs.add(&samples()).unwrap();
+        assert_eq!(outputs.beyond_memory(), 4);
+        outputs.end_window(ledger(), 1);
+        assert_eq!(outputs.beyond_memory(), 4);
+        outputs.add(&samples()).unwrap();
+        assert_eq!(outputs.beyond_memory(), 8);
     }
 
     #[test]

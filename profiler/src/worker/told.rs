@@ -18,6 +18,8 @@ pub struct Named {
     pub user_frames: BTreeMap<String, u64>,
     /// Processes that were evicted to make room for others.
     pub evicted_processes: u64,
+    /// Samples for whose stacks there was no room.
+    pub beyond_memory: u64,
 }
 
 impl Told {

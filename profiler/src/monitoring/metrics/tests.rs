@@ -79,6 +79,7 @@ fn beside() -> Beside {
             user_ends: [("complete", 5)].into(),
             user_frames: [("named".to_owned(), 9), ("no symbol".to_owned(), 1)].into(),
             evicted_processes: 0,
+            beyond_memory: 2,
         },
         windows: vec![Progress {
             name: "/tmp/a \"b\"".into(),
@@ -177,6 +178,7 @@ fn what_is_written_can_be_read_and_adds_up() {
     );
     assert_eq!(one("profiler_user_frames_total", &[("name", "no symbol")]), 1.0);
     assert_eq!(one("profiler_cpu_seconds_total", &[("process", "agent")]), 1.5);
+    assert_eq!(one("profiler_samples_beyond_memory_total", &[]), 2.0);
     assert_eq!(one("profiler_ebpf_seconds_total", &[]), 5e-6);
 }
 
