@@ -114,11 +114,10 @@ fn services_are_told_by_their_environment_or_by_their_program() {
     };
     let services = report(&["--by", "service"]);
     let rows = services.lines().skip_while(|it| !it.contains("SERVICE")).skip(1);
-    let mut names: Vec<String> = rows.map(|it| it.split_whitespace().skip(4).collect()).collect();
-    names.sort();
+    let names: Vec<&str> = rows.filter_map(|it| it.rsplit("  ").next()).collect();
     // Where the tests run as a systemd service, what they start is part of that.
     assert_eq!(names.len(), 2, "{services}");
-    assert!(names.contains(&"webshop".to_owned()), "{services}");
+    assert!(names.contains(&"web shop"), "{services}");
     let of_shop = report(&["--service", "web shop", "--by", "thread"]);
     assert!(of_shop.contains(&format!("(tid {})", shop.pid())), "{of_shop}");
     assert!(!of_shop.contains(&format!("(tid {})", other.pid())), "{of_shop}");
@@ -142,7 +141,9 @@ fn settings_of_a_file_hold_and_what_is_wrong_with_them_is_told_before_anything_i
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(0), "{said}");
     assert!(said.contains("cpu-clock at 99 Hz") || said.contains("cycles at 99 Hz"), "{said}");
-    assert!(said.contains(&format!("windows for {}: 1 written", folder.display())), "{said}");
+    // The first window may be short.
+    let written = format!("windows for {}: {} written", folder.display(), windows(&folder).len());
+    assert!(said.contains(&written) && !written.contains(": 0 "), "{said}");
 
     let wrong = run_with(&format!("{text}\nkeep = 7\nfolders = 1\n"), &[]);
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
