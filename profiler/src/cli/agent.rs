@@ -12,6 +12,9 @@ pub(super) const EXAMPLES: &str = "Examples:
   profiler agent --keep 1d -F 49            for a day, at a higher rate
   profiler report --from '10 min ago'       what it has sampled since then";
 
+/// What its rate is where nobody says anything else is built into the settings.
+pub(super) const FREQUENCY: &str = "Samples per second on each CPU, or `max` [default: 19]";
+
 /// Where it tells how it is by default.
 const PORT: u16 = 7718;
 

@@ -130,7 +130,8 @@ pub enum Command {
     ///
     /// Each window of time is a file in pprof's format in a folder, the oldest of which are removed; `profiler report --from`
     /// shows what was sampled between two times. Ends by a signal, and writes the last window.
-    #[command(help_template = TEMPLATE, before_help = agent::EXAMPLES)]
+    #[command(help_template = TEMPLATE, before_help = agent::EXAMPLES,
+              mut_arg("frequency", |it| it.help(agent::FREQUENCY)))]
     Agent(Box<AgentArgs>),
     /// Print what a recorded profile shows, as a table or a tree.
     ///

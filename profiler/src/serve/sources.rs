@@ -100,14 +100,14 @@ fn read(path: &Path) -> Text {
     text_of(&file).map_err(|error| error.to_string())?.ok_or_else(|| "it is no text".to_owned())
 }
 
-/// `None` where it is none.
+/// `None` where it is none. Files of `/proc`, which tell our own process what they tell nobody else, have no size.
 fn text_of(file: &File) -> std::io::Result<Option<Source>> {
     let about = file.metadata()?;
-    if about.len() > MAX_BYTES {
+    if !(1..=MAX_BYTES).contains(&about.len()) {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    file.take(about.len()).read_to_end(&mut bytes)?;
     let text = (!bytes.contains(&0)).then(|| String::from_utf8_lossy(&bytes).into_owned());
     Ok(text.map(|text| Source { text, changed: about.modified().ok() }))
 }
@@ -131,6 +131,7 @@ mod tests {
 
         fs::write(&path, b"\x7fELF\0").unwrap();
         assert_eq!(sources.text(shown), Err("it is no text".into()));
+        assert_eq!(sources.text("/proc/self/maps"), Err("it is no text".into()));
         assert_eq!(sources.text("/dev/zero"), Err("it is no regular file".into()));
         assert_eq!(sources.text("a.c"), Err("its path is not whole".into()));
         assert!(sources.text(dir.path().join("b.c").to_str().unwrap()).is_err());
