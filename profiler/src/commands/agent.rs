@@ -53,7 +53,7 @@ pub(super) fn run(typed: &AgentArgs, verbose: u8) -> Result<ExitCode> {
     if quiet {
         stderr::be_quiet();
     }
-    sample(&args, verbose).map(|()| ExitCode::SUCCESS)
+    sample(&args, settings::shown(&words), verbose).map(|()| ExitCode::SUCCESS)
 }
 
 fn read_config(path: &Path) -> std::io::Result<String> {
@@ -63,13 +63,13 @@ fn read_config(path: &Path) -> std::io::Result<String> {
 }
 
 /// Samples until a signal ends it, writes the last window, and prints the ledger.
-fn sample(args: &AgentArgs, verbose: u8) -> Result<()> {
+fn sample(args: &AgentArgs, config: String, verbose: u8) -> Result<()> {
     let keep = Keep { age: args.keep, bytes: args.keep_bytes };
     if args.window < MIN_WINDOW {
         return Err(Error::Usage("--window: at least a second".into()));
     }
     let folder = without_rights(|| Folder::open(&args.folder, keep))?;
-    let port = open_port(args)?;
+    let port = open_port(args, config)?;
     let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
     session.notifier = Notifier::find();
     // Containers are in windows.
@@ -90,13 +90,13 @@ fn sample(args: &AgentArgs, verbose: u8) -> Result<()> {
 }
 
 /// Listens, before anything is loaded.
-fn open_port(args: &AgentArgs) -> Result<Option<monitoring::Prepared>> {
+fn open_port(args: &AgentArgs, config: String) -> Result<Option<monitoring::Prepared>> {
     let Some(at) = args.listen.0 else { return Ok(None) };
     let own = geteuid();
     let invoker = Invoker::find().map(|it| it.uid());
     let user = invoker.or((!own.is_root()).then(|| own.as_raw()));
     let listen = Listen { at, allow_remote: args.allow_remote, user };
-    let port = monitoring::Prepared::bind(listen)?;
+    let port = monitoring::Prepared::bind(listen, config)?;
     stderr::notice(&format!("metrics and health are at http://{}/", port.at()));
     Ok(Some(port))
 }

@@ -40,6 +40,8 @@ const PROFILE: &str = "/debug/pprof/profile";
 const SHARED_FOR: Duration = Duration::from_millis(500);
 /// For how long the reader of the ring is waited for.
 const READER_WITHIN: Duration = Duration::from_secs(5);
+/// Why somebody else gets nothing.
+const NOT_FOR_ALL: &str = "this is for root of this machine and the user who typed sudo\n";
 /// What there is, for people.
 const INDEX: &str = "\
 /healthz  whether the threads of the profiler go round
@@ -47,6 +49,7 @@ const INDEX: &str = "\
 /metrics  what it has counted, for Prometheus
 /debug/pprof/profile?seconds=30&pid=812
           a profile, for root and the user who typed sudo
+/config   the settings that hold, for the same
 ";
 
 /// What is served.
@@ -55,6 +58,7 @@ pub(super) struct Site {
     port: u16,
     /// Who may have profiles, beside root.
     user: Option<u32>,
+    config: Bytes,
     health: Arc<Health>,
     reader: mpsc::Sender<Question>,
     scraped: Mutex<Scraped>,
@@ -72,12 +76,14 @@ impl Site {
     pub(super) fn new(
         at: SocketAddr,
         user: Option<u32>,
+        config: String,
         health: Arc<Health>,
         reader: mpsc::Sender<Question>,
     ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (host, port, began) = (Host::new(at), at.port(), now.as_secs_f64());
-        Self { host, port, user, health, reader, scraped: Mutex::default(), began }
+        let config = config.into();
+        Self { host, port, user, config, health, reader, scraped: Mutex::default(), began }
     }
 
     /// The answer to a request, with what holds for each answer.
@@ -95,7 +101,7 @@ impl Site {
                 response
             }
             Ok(()) if request.uri().path() == PROFILE => self.profile(request, from, ended).await,
-            Ok(()) => self.find(request).await,
+            Ok(()) => self.find(request, from).await,
         };
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -104,7 +110,7 @@ impl Site {
     }
 
     /// What is asked for.
-    async fn find(&self, request: &Request<Incoming>) -> Response<Body> {
+    async fn find(&self, request: &Request<Incoming>, from: SocketAddr) -> Response<Body> {
         match request.uri().path() {
             "/" => of(StatusCode::OK, TEXT, INDEX.into()),
             "/healthz" => whether(self.health.well(kernel::monotonic_ns())),
@@ -113,6 +119,10 @@ impl Site {
                 Err(why) => whether(Err(why)),
             },
             "/readyz" => whether(self.health.ready()),
+            "/config" if self.may_have_profiles(from) => {
+                of(StatusCode::OK, TEXT, self.config.clone())
+            }
+            "/config" => of(StatusCode::FORBIDDEN, TEXT, NOT_FOR_ALL.into()),
             _ => refusal(StatusCode::NOT_FOUND),
         }
     }
@@ -126,8 +136,7 @@ impl Site {
         mut ended: watch::Receiver<bool>,
     ) -> Response<Body> {
         if !self.may_have_profiles(from) {
-            let why = "profiles are for root of this machine and the user who typed sudo\n";
-            return of(StatusCode::FORBIDDEN, TEXT, why.into());
+            return of(StatusCode::FORBIDDEN, TEXT, NOT_FOR_ALL.into());
         }
         // It would take as long, for nothing.
         if request.method() == Method::HEAD {

@@ -42,6 +42,8 @@ pub struct Prepared {
     listener: TcpListener,
     at: SocketAddr,
     user: Option<u32>,
+    /// The settings that hold, as a file.
+    config: String,
 }
 
 /// What the port tells of.
@@ -69,8 +71,8 @@ pub(crate) struct Monitor {
 }
 
 impl Prepared {
-    /// Listens. What comes before [`start`](Self::start) waits.
-    pub(crate) fn bind(listen_at: Listen) -> Result<Self> {
+    /// Listens, for a run with these settings. What comes before [`start`](Self::start) waits.
+    pub(crate) fn bind(listen_at: Listen, config: String) -> Result<Self> {
         let Listen { at, allow_remote, user } = listen_at;
         if !at.ip().is_loopback() && !allow_remote {
             return Err(Error::Usage(format!(
@@ -85,7 +87,7 @@ impl Prepared {
             Error::Usage(format!("--listen {at}: {error}{advice}"))
         };
         let (listener, at) = listen(at).map_err(failed)?;
-        Ok(Self { listener, at, user })
+        Ok(Self { listener, at, user, config })
     }
 
     /// Where it listens.
@@ -95,10 +97,10 @@ impl Prepared {
 
     /// Answers from here on.
     pub(crate) fn start(self, run: Run) -> Result<Monitor> {
-        let Self { listener, at, user } = self;
+        let Self { listener, at, user, config } = self;
         let health = Arc::new(Health::new(run, kernel::monotonic_ns()));
         let (ask, questions) = mpsc::channel(1);
-        let site = Arc::new(Site::new(at, user, Arc::clone(&health), ask));
+        let site = Arc::new(Site::new(at, user, config, Arc::clone(&health), ask));
         let answer = move |request, from, ended| {
             let site = Arc::clone(&site);
             async move { site.answer(&request, from, ended).await }

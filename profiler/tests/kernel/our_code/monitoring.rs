@@ -86,6 +86,8 @@ fn it_tells_whether_it_is_well_and_no_other_site() {
     assert_eq!((answer.status, &*answer.body), (200, &b"ok\n"[..]));
     assert!(answer.head.contains("cache-control: no-store"), "{}", answer.head);
     assert_eq!(agent.ask("HEAD", "/healthz", &[]).status, 200);
+    let config = String::from_utf8(agent.get("/config").body).unwrap();
+    assert!(config.contains("\nwindow = 1\n") && config.contains("\nfrequency = 19\n"), "{config}");
     assert_eq!(agent.ask("POST", "/healthz", &[]).status, 405);
     assert_eq!(agent.get("/none").status, 404);
     for (name, value, status) in [
@@ -213,8 +215,8 @@ fn go_reads_a_profile_of_a_process() {
     // All of its time, and nothing of other processes.
     let samples: u64 = samples.sum();
     assert!((1..=220).contains(&samples), "{samples}");
-    assert!(folded.lines().all(|it| it.contains("main")), "{folded}");
-    assert!(folded.contains(";middle;inner "), "{folded}");
+    assert!(folded.lines().all(|it| it.starts_with("chain-c;")), "{folded}");
+    assert!(folded.contains(";main;outer;middle;inner "), "{folded}");
 
     let address = format!("http://127.0.0.1:{}{path}", agent.port);
     let go = Command::new("go").args(["tool", "pprof", "-raw", &address]).output();
@@ -254,6 +256,7 @@ fn profiles_are_for_few_and_few_at_once() {
     assert!(as_nobody("/metrics").contains("profiler_samples_expected_total"));
     let refused = as_nobody("/debug/pprof/profile?seconds=1");
     assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("root"), "{refused}");
+    assert!(as_nobody("/config").starts_with("HTTP/1.1 403"));
 
     let connect = || {
         let mut stream = TcpStream::connect(("127.0.0.1", agent.port)).unwrap();
