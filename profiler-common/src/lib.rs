@@ -9,6 +9,7 @@ pub mod comm_patterns;
 pub mod counter;
 pub mod hit_filter;
 pub mod kernel_name;
+pub mod python;
 pub mod sample;
 pub mod settings;
 pub mod unwind;
