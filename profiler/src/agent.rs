@@ -46,7 +46,10 @@ use crate::{
         sideband::{self, Sideband},
         wakeup::Wakeup,
     },
-    process::{self, executing, family::Family, table::Event, tracker::Tracker, watched::Watched},
+    process::{
+        self, executing, family::Family, manager::Manager, table::Event, tracker::Tracker,
+        watched::Watched,
+    },
     queue::{self, Sender},
     realtime::{Priority, Role},
     ring::SampleRing,
@@ -109,9 +112,7 @@ pub async fn run(
         Program::load(&config.program, &sources.settings())?;
     bars.exclude_from(own);
     let loader = start_loader(config, unwind, &bars)?;
-    for notice in config.notices.iter().chain(&sources.notices()).chain(&sideband.notices) {
-        stderr::notice(notice);
-    }
+    tell_notices([&config.notices, &sources.notices(), &sideband.notices]);
     let runs = slots.iter().map(|it| it.runs.try_clone()).collect::<Result<_>>()?;
     sources.attach(slots, config.perf.dither)?;
     // All is loaded, and nothing of others has been read.
@@ -130,16 +131,17 @@ pub async fn run(
     let told = port.as_ref().map(|_| Arc::default());
     let monitor = start_port(port, told.clone(), config, &sources, &sender)?;
     let tracker = Tracker::new(config.process.metadata);
+    let processes = observed(config.process.limit, loader.as_ref());
     worker.begin(Work {
         sources: sources.describe(),
         sinks,
         kernel_names,
+        processes: processes.clone(),
         tracker: tracker.clone(),
         receiver,
         delivered: Arc::clone(&delivered),
         behind: Arc::clone(&behind),
         stacks: Arc::clone(&stacks),
-        loader: loader.as_ref().map(Arc::downgrade),
         told,
     });
 
@@ -158,10 +160,11 @@ pub async fn run(
         sideband_filled,
         rounds: Rounds::new(config.queue_bytes / 2),
         tracker,
+        processes,
         loader,
         happened: Vec::new(),
         last_read_ns: kernel::monotonic_ns(),
-        dropped_events: 0,
+        dropped_records: 0,
         looked_for: (0, Instant::now()),
         counters,
         runs,
@@ -205,6 +208,20 @@ pub async fn run(
     })
 }
 
+/// Tells what the user should know before the run starts.
+fn tell_notices(of_stages: [&[String]; 3]) {
+    of_stages.into_iter().flatten().for_each(|it| stderr::notice(it));
+}
+
+/// The process manager with all who observe it.
+fn observed(limit: usize, loader: Option<&Arc<Loader>>) -> Manager {
+    let processes = Manager::new(limit);
+    if let Some(loader) = loader {
+        processes.observe(loader);
+    }
+    processes
+}
+
 /// Answers on the HTTP port from here on, if there is one.
 fn start_port(
     port: Option<monitoring::Prepared>,
@@ -242,6 +259,7 @@ struct Sampling<'a> {
     sideband: Sideband,
     sideband_filled: Wakeup,
     tracker: Tracker,
+    processes: Manager,
     /// Who puts what the walk of user stacks needs into the kernel.
     loader: Option<Arc<Loader>>,
     /// What was read and waits for its files.
@@ -252,8 +270,8 @@ struct Sampling<'a> {
     last_read_ns: u64,
     /// How much was dropped or lost when all processes were last looked for, and when that was.
     looked_for: (u64, Instant),
-    /// Records that one of the threads was too far behind to be told of.
-    dropped_events: u64,
+    /// Records of the kernel's code, and of what a screen shows, for which the naming thread had no room.
+    dropped_records: u64,
     counters: CounterMap,
     /// What the kernel counts of the programs.
     runs: Vec<Runs>,

@@ -27,9 +27,9 @@ const SPARE_BUFFERS: usize = 4;
 
 /// What the reader sends.
 pub enum Message {
-    /// What happened before the samples that follow were taken or while they were.
+    /// What happened before the samples that follow were taken or while they were. The process manager knows it.
     Happened {
-        /// To processes, in the order of time.
+        /// To processes, in the order of time, for who shows that.
         events: Vec<Event>,
         /// To the kernel: the records of its symbols.
         kernel_code: Vec<Record>,
@@ -214,7 +214,10 @@ impl Sender {
         kernel_code: Vec<Record>,
         samples_since_ns: u64,
     ) -> bool {
-        let room = self.shared.events.take_at_most_all(size_of(&events, &kernel_code));
+        let room = self
+            .shared
+            .events
+            .take_at_most_all(size_of::<Waiting>() + size_of_all(&events, &kernel_code));
         let Some(room) = room else { return false };
         let message = Message::Happened { events, kernel_code, samples_since_ns };
         let _ = self.messages.send((message, Some(room)));
@@ -270,7 +273,7 @@ impl Receiver {
 }
 
 /// What only these hold.
-pub(crate) fn size_of(events: &[Event], kernel_code: &[Record]) -> usize {
+pub(crate) fn size_of_all(events: &[Event], kernel_code: &[Record]) -> usize {
     let held = |event: &Event| match &event.kind {
         Kind::Found { mappings, .. } => mappings.iter().map(size_of_mapping).sum(),
         Kind::Mapped(mapping) => size_of_mapping(mapping),

@@ -5,7 +5,7 @@ pub mod told;
 
 use std::{
     path::Path,
-    sync::{Arc, Weak, atomic::AtomicUsize, mpsc},
+    sync::{Arc, atomic::AtomicUsize, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -29,12 +29,14 @@ use self::{
 use crate::{
     bpf::kernel_names::KernelNames,
     error::{Error, Result},
+    kernel,
     output::{self, Outputs, Sink},
     parser::Bars,
     process::{
         self,
+        manager::Manager,
         space::{Space, SpaceId},
-        table::{Event, Process, Processes},
+        table::{Event, Process},
         tracker::Tracker,
     },
     queue::{Message, Receiver},
@@ -50,7 +52,6 @@ use crate::{
     },
     unwind::{
         self,
-        loader::Loader,
         walker::{Walked, Walker},
     },
 };
@@ -76,7 +77,7 @@ pub struct Config {
     pub walk: Option<unwind::config::Config>,
     /// What is written.
     pub output: output::config::Config,
-    /// The processes that it remembers.
+    /// The processes that are asked for.
     pub process: process::config::Config,
     /// Show at the end how much of each file has names.
     pub shows_names: bool,
@@ -100,6 +101,8 @@ pub struct Work {
     pub sinks: Vec<Sink>,
     /// Whom to ask for the names of the kernel's code, where that is possible.
     pub kernel_names: Option<KernelNames>,
+    /// The processes that samples come from.
+    pub processes: Manager,
     /// Who looks for processes that no record has told of.
     pub tracker: Tracker,
     /// Where the samples come from.
@@ -110,8 +113,6 @@ pub struct Work {
     pub behind: Arc<PerCpuCount>,
     /// Tells how many distinct stacks the profile has.
     pub stacks: Arc<AtomicUsize>,
-    /// Who has to know what was found of a process.
-    pub loader: Option<Weak<Loader>>,
     /// Tells what was counted so far, if anybody wants to know.
     pub told: Option<Arc<Told>>,
 }
@@ -138,7 +139,8 @@ impl Worker {
             // Nobody waits for either any more if the run was broken off.
             let _ = is_ready.send(());
             let Ok(work) = work.recv() else { return };
-            let Work { sources, sinks, kernel_names, tracker, receiver, loader, told, .. } = work;
+            let Work { sources, sinks, kernel_names, processes, tracker, receiver, told, .. } =
+                work;
             let (delivered, behind) = (work.delivered, work.behind);
             if let Some(names) = kernel_names {
                 symbolizer.ask_kernel(names);
@@ -151,8 +153,7 @@ impl Worker {
                 bars,
                 walker,
                 symbolizer,
-                processes: Processes::new(config.process.limit),
-                loader,
+                processes,
                 missed: FxHashMap::default(),
                 finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
                 stacks: Stacks::new(budget.stacks),
@@ -188,9 +189,7 @@ struct Thread {
     /// Of stacks that the eBPF program could not walk yet.
     walker: Option<Walker>,
     symbolizer: Symbolizer,
-    processes: Processes,
-    /// It ends when sampling does.
-    loader: Option<Weak<Loader>>,
+    processes: Manager,
     finding: Finding,
     /// When walks have begun to miss mappings of a process, or when it was last looked for.
     missed: FxHashMap<u32, u64>,
@@ -222,9 +221,8 @@ impl Thread {
                         self.symbolizer.kernel_has_changed(&kernel_code);
                         self.stacks.remove(SpaceId::KERNEL);
                     }
-                    match &self.spawning {
-                        Some(spawning) => spawning.apply(events, &mut self.processes),
-                        None => events.into_iter().for_each(|it| self.processes.apply(it)),
+                    if let Some(spawning) = &self.spawning {
+                        spawning.apply(&events, &self.processes);
                     }
                     self.processes.forget_before(samples_since_ns);
                 }
@@ -437,10 +435,7 @@ impl Thread {
     /// Reads from `/proc` what no record has told.
     fn find(&mut self, raw: &RawSample<'_>) -> Option<Process> {
         let found = self.finding.find(raw.tgid)?;
-        // What it misses of that is found again.
-        let loader = self.loader.as_ref().and_then(Weak::upgrade);
-        let _ = loader.is_some_and(|loader| loader.tell(vec![found.clone()]));
-        self.processes.apply(found);
+        self.processes.apply([found], kernel::monotonic_ns());
         self.processes.at(raw.tgid, raw.time_ns)
     }
 }

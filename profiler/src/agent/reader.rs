@@ -95,7 +95,7 @@ impl Sampling<'_> {
     fn look_for_missed(&mut self) {
         let (missed_before, looked) = self.looked_for;
         let (lost, malformed) = (self.sideband.lost(), self.sideband.malformed());
-        let missed = lost + malformed + self.dropped_events + self.tracker.missed();
+        let missed = lost + malformed + self.tracker.missed();
         if missed > missed_before && looked.elapsed() >= LOOK_INTERVAL {
             self.rounds.expect(self.tracker.find_all());
             self.looked_for = (missed, Instant::now());
@@ -116,21 +116,20 @@ impl Sampling<'_> {
         }
     }
 
-    /// Tells the threads that have to know.
+    /// Tells all who have to know.
     pub(super) fn pass_on(
         &mut self,
         events: Vec<Event>,
         kernel_code: Vec<Record>,
         samples_since_ns: u64,
     ) {
-        let (count, code) = (events.len() as u64, kernel_code.len() as u64);
-        if let Some(loader) = self.loader.as_ref().filter(|_| count > 0)
-            && !loader.tell(events.clone())
-        {
-            self.dropped_events += count;
-        }
-        if count + code > 0 && !self.sender.tell(events, kernel_code, samples_since_ns) {
-            self.dropped_events += count + code;
+        let is_news = !(events.is_empty() && kernel_code.is_empty());
+        let is_shown = self.config.worker.output.live.is_some();
+        let shown = if is_shown { events.clone() } else { Vec::new() };
+        self.processes.apply(events, kernel::monotonic_ns());
+        let count = (shown.len() + kernel_code.len()) as u64;
+        if is_news && !self.sender.tell(shown, kernel_code, samples_since_ns) {
+            self.dropped_records += count;
         }
     }
 }

@@ -89,7 +89,7 @@ impl Sampling<'_> {
             }),
             filters: self.config.process.filters.clone(),
             strangers: Arc::clone(&self.strangers),
-            sideband_lost: self.sideband.lost() + self.dropped_events,
+            sideband_lost: self.sideband.lost() + self.dropped_records,
             sideband_malformed: self.sideband.malformed(),
             unwinding: self.loader.as_ref().and_then(|loader| loader.account()),
             memory: self.memory.read(&self.bars.pids()),

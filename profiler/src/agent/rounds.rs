@@ -38,7 +38,7 @@ impl Round {
     /// What it takes.
     fn bytes(&self) -> usize {
         let samples: usize = self.samples.iter().map(Vec::len).sum();
-        samples.saturating_add(queue::size_of(&self.events, &self.kernel_code))
+        samples.saturating_add(queue::size_of_all(&self.events, &self.kernel_code))
     }
 }
 

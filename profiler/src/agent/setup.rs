@@ -20,8 +20,7 @@ pub(super) fn start_loader(
     bars: &Arc<Bars>,
 ) -> Result<Option<Arc<Loader>>> {
     let start = |(maps, tables): (_, Tables)| {
-        let processes = config.process.limit;
-        Loader::start(maps, processes, tables.memory, Arc::clone(bars)).map(Arc::new)
+        Loader::start(maps, tables.memory, Arc::clone(bars)).map(Arc::new)
     };
     maps.zip(config.program.user_walk.tables()).map(start).transpose()
 }

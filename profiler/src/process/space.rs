@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -34,14 +35,50 @@ impl SpaceId {
     }
 }
 
-/// The executable mappings of a process. Its children have the same ones until they change.
+/// Mappings in the order of their addresses, none over another. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Mappings {
+    id: SpaceId,
+    list: Arc<Vec<Mapped>>,
+}
+
+impl Mappings {
+    fn new(mut list: Vec<Mapped>) -> Self {
+        list.sort_by_key(|mapping| mapping.start);
+        Self { id: SpaceId::next(), list: Arc::new(list) }
+    }
+
+    /// Which these are: others have another number.
+    #[must_use]
+    pub fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    /// A file that is mapped, by what its symbols are cached by.
+    #[must_use]
+    pub fn file(&self, key: FileKey) -> Option<Arc<MappedFile>> {
+        let file = |it: &Mapped| match &it.backing {
+            Backing::File(file) if file.key() == Some(key) => Some(Arc::clone(file)),
+            _ => None,
+        };
+        self.list.iter().find_map(file)
+    }
+}
+
+impl Deref for Mappings {
+    type Target = [Mapped];
+
+    fn deref(&self) -> &[Mapped] {
+        &self.list
+    }
+}
+
+/// The address space of a process: its executable mappings. Its children have the same ones until they change.
 #[derive(Clone, Debug)]
 pub struct Space {
-    id: SpaceId,
     /// When the last change was made; CLOCK_MONOTONIC.
     changed_ns: u64,
-    /// Ordered by address, none over another.
-    mappings: Vec<Mapped>,
+    mappings: Mappings,
     /// What was there before, with when it ended; oldest first.
     replaced: VecDeque<(u64, Mapped)>,
 }
@@ -49,16 +86,15 @@ pub struct Space {
 impl Space {
     /// These mappings, in any order, known since a time.
     #[must_use]
-    pub fn new(mut mappings: Vec<Mapped>, since_ns: u64) -> Self {
-        mappings.sort_by_key(|mapping| mapping.start);
+    pub fn new(mappings: Vec<Mapped>, since_ns: u64) -> Self {
         let replaced = VecDeque::new();
-        Self { id: SpaceId::next(), changed_ns: since_ns, mappings, replaced }
+        Self { changed_ns: since_ns, mappings: Mappings::new(mappings), replaced }
     }
 
     /// What an address in these mappings is cached by.
     #[must_use]
     pub fn id(&self) -> SpaceId {
-        self.id
+        self.mappings.id
     }
 
     /// When the last change was made. What was found for an earlier time holds for that time only.
@@ -67,26 +103,16 @@ impl Space {
         self.changed_ns
     }
 
-    /// The current mappings in the order of their addresses.
+    /// The current mappings.
     #[must_use]
-    pub fn mappings(&self) -> &[Mapped] {
+    pub fn mappings(&self) -> &Mappings {
         &self.mappings
-    }
-
-    /// A file that is mapped now, by what its symbols are cached by.
-    #[must_use]
-    pub fn file(&self, key: FileKey) -> Option<Arc<MappedFile>> {
-        let file = |it: &Mapped| match &it.backing {
-            Backing::File(file) if file.key() == Some(key) => Some(Arc::clone(file)),
-            _ => None,
-        };
-        self.mappings.iter().find_map(file)
     }
 
     /// What it takes of the heap. Names of files are shared by all who map them, and not counted.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
-            + self.mappings.capacity() * size_of::<Mapped>()
+            + self.mappings.list.capacity() * size_of::<Mapped>()
             + self.replaced.capacity() * size_of::<(u64, Mapped)>()
     }
 
@@ -130,34 +156,37 @@ impl Space {
         while self.replaced.len() > REPLACED {
             self.replaced.pop_front();
         }
-        if self.mappings.len() >= LIMIT {
-            self.mappings.clear();
-            self.mappings.push(mapping);
+        // Who has them elsewhere keeps what was.
+        let list = Arc::make_mut(&mut self.mappings.list);
+        if list.len() >= LIMIT {
+            list.clear();
+            list.push(mapping);
             return self.changed(time_ns);
         }
         new.push(mapping);
         new.sort_by_key(|mapping| mapping.start);
-        self.mappings.splice(first..behind.max(first), new);
+        list.splice(first..behind.max(first), new);
         self.changed(time_ns);
     }
 
     /// Takes what `/proc` says now, in place of all that was known.
-    pub fn replace(&mut self, mut mappings: Vec<Mapped>, time_ns: u64) {
-        mappings.sort_by_key(|mapping| mapping.start);
-        if mappings != self.mappings {
-            let before = std::mem::replace(&mut self.mappings, mappings);
-            let gone = before.into_iter().filter(|it| !self.has(it)).take(REPLACED);
-            let gone: Vec<_> = gone.map(|it| (time_ns, it)).collect();
-            self.replaced.extend(gone);
-            while self.replaced.len() > REPLACED {
-                self.replaced.pop_front();
-            }
-            self.changed(time_ns);
+    pub fn replace(&mut self, mappings: Vec<Mapped>, time_ns: u64) {
+        let mappings = Mappings::new(mappings);
+        if *mappings == *self.mappings {
+            return;
         }
+        let before = std::mem::replace(&mut self.mappings, mappings);
+        let gone = before.iter().filter(|it| !self.has(it)).take(REPLACED);
+        let gone: Vec<_> = gone.map(|it| (time_ns, it.clone())).collect();
+        self.replaced.extend(gone);
+        while self.replaced.len() > REPLACED {
+            self.replaced.pop_front();
+        }
+        self.changed(time_ns);
     }
 
     fn changed(&mut self, time_ns: u64) {
-        self.id = SpaceId::next();
+        self.mappings.id = SpaceId::next();
         self.changed_ns = self.changed_ns.max(time_ns);
     }
 
@@ -242,7 +271,7 @@ mod tests {
                     model[usize::try_from(address).unwrap()] = Some(time);
                 }
                 let mut end = 0;
-                for mapping in space.mappings() {
+                for mapping in space.mappings().iter() {
                     prop_assert!(end <= mapping.start && mapping.start < mapping.end);
                     end = mapping.end;
                 }

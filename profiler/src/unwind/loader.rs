@@ -1,11 +1,10 @@
 //! The thread that puts mappings and unwind tables into the kernel, where the walk finds them.
 //!
-//! Mappings of every process are written as they are told, since that costs little. The table of a
+//! Mappings of every process are written as the process manager tells them, since that costs little. The table of a
 //! file is made when a walk has looked for it.
 
 use std::{
     collections::BTreeSet,
-    rc::Rc,
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -16,7 +15,7 @@ use profiler_common::unwind::{
     table::TABLES,
 };
 use profiler_profile::{frame::Missing, ledger::unwinding::Unwinding};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use super::{
@@ -27,12 +26,11 @@ use super::{
 use crate::{
     bpf::{memory::WalkMemory, unwind::UnwindMaps},
     error::{Error, Result},
-    kernel,
     parser::Bars,
     process::{
         file::MappedFile,
-        space::{Mapped, Space, SpaceId},
-        table::{Event, Processes},
+        manager::{Change, Observer},
+        space::{Mapped, Mappings, SpaceId},
     },
     procfs::maps::Backing,
     realtime::{Priority, Role},
@@ -53,7 +51,7 @@ const ACCOUNT_DEADLINE: Duration = Duration::from_secs(1);
 const MAX_REFUSED: usize = 16;
 /// Tables that are made before the start for what runs then. Most libraries of a process are never sampled.
 const READY_TABLES: usize = 48;
-/// Messages that may wait; beyond, they are lost, and the walk does not know these mappings.
+/// Messages that may wait. Beyond, changes are told later.
 const QUEUE: usize = 1024;
 
 /// Mappings of a process that the kernel has room for: those at the lowest addresses.
@@ -65,7 +63,7 @@ pub struct Loader(mpsc::SyncSender<Message>);
 
 #[derive(Debug)]
 enum Message {
-    Happened(Vec<Event>),
+    Changed(Vec<Change>),
     /// Who waits until everything told before is in the kernel.
     Written(oneshot::Sender<()>),
     /// Processes that run now, and who waits until their tables are in the kernel.
@@ -75,25 +73,18 @@ enum Message {
 }
 
 impl Loader {
-    /// Starts the thread, which ends when the sender is gone. It remembers so many processes, and has
-    /// so much of the kernel's memory for their mappings and tables. Files that are given up are shared by
-    /// `bars`.
-    pub fn start(
-        maps: UnwindMaps,
-        processes: usize,
-        memory: WalkMemory,
-        bars: Arc<Bars>,
-    ) -> Result<Self> {
+    /// Starts the thread, which ends when the sender is gone. It has so much of the kernel's memory for mappings and
+    /// tables. Files that are given up are shared by `bars`.
+    pub fn start(maps: UnwindMaps, memory: WalkMemory, bars: Arc<Bars>) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
         let failed = |error| Error::system("cannot start a thread for unwind tables", error);
         let builder = Builder::start(bars).map_err(failed)?;
         let run = move || {
             Thread {
-                processes: Processes::new(processes),
                 spaces: FxHashMap::default(),
                 of_process: FxHashMap::default(),
                 free: FreeBlocks::new(maps.blocks()),
-                without_room: FxHashSet::default(),
+                without_room: FxHashMap::default(),
                 last_generation: 0,
                 is_second_round: false,
                 last_refused: 0,
@@ -107,12 +98,6 @@ impl Loader {
         };
         thread::Builder::new().name("unwind".into()).spawn(run).map_err(failed)?;
         Ok(Self(sender))
-    }
-
-    /// Tells what has happened to processes; whether there was room.
-    #[must_use]
-    pub fn tell(&self, events: Vec<Event>) -> bool {
-        self.0.try_send(Message::Happened(events)).is_ok()
     }
 
     /// Waits until everything told before is in the kernel, as far as there is room for it.
@@ -143,9 +128,16 @@ impl Loader {
     }
 }
 
-/// A space whose mappings are in the kernel.
+impl Observer for Loader {
+    fn changed(&self, changes: Vec<Change>) -> bool {
+        self.0.try_send(Message::Changed(changes)).is_ok()
+    }
+}
+
+/// Mappings that are in the kernel.
 #[derive(Debug)]
 struct Written {
+    mappings: Mappings,
     space: space::Space,
     /// How many processes have it.
     processes: usize,
@@ -157,12 +149,11 @@ struct Written {
 
 struct Thread {
     maps: UnwindMaps,
-    processes: Processes,
     spaces: FxHashMap<SpaceId, Written>,
     /// Which of `spaces` each process has.
     of_process: FxHashMap<u32, SpaceId>,
-    /// Processes whose mappings found no room in the kernel.
-    without_room: FxHashSet<u32>,
+    /// Processes whose mappings found no room in the kernel, with these.
+    without_room: FxHashMap<u32, Mappings>,
     /// The last of these that was tried again.
     last_refused: u32,
     free: FreeBlocks,
@@ -186,7 +177,7 @@ impl Thread {
             priority.renew();
             let wait = if self.slots.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
             match messages.recv_timeout(wait) {
-                Ok(Message::Happened(events)) => self.happened(events),
+                Ok(Message::Changed(changes)) => changes.into_iter().for_each(|it| self.change(it)),
                 // Whoever waits may wait no longer.
                 Ok(Message::Written(to)) => drop(to.send(())),
                 Ok(Message::MakeReady(tgids, to)) => {
@@ -222,53 +213,39 @@ impl Thread {
 
     /// Has those tables made that walks have looked for.
     fn ask(&mut self) {
-        let Self { maps, processes, of_process, slots, .. } = self;
+        let Self { maps, spaces, slots, .. } = self;
         for number in maps.take_wanted().unwrap_or_default() {
-            slots.ask(number, |key| {
-                of_process.keys().find_map(|&tgid| processes.now(tgid)?.file(key))
-            });
+            slots.ask(number, |key| spaces.values().find_map(|it| it.mappings.file(key)));
         }
     }
 
     /// Has the tables of these processes made before a walk looks for them.
     fn make_ready(&mut self, tgids: &[u32]) {
-        let Self { processes, of_process, spaces, slots, .. } = self;
+        let Self { of_process, spaces, slots, .. } = self;
         let written = tgids.iter().filter_map(|tgid| spaces.get(of_process.get(tgid)?));
         let numbers: BTreeSet<u32> = written.flat_map(|it| it.tables.iter().copied()).collect();
         for number in numbers.into_iter().take(READY_TABLES) {
-            slots.ask(number, |key| {
-                of_process.keys().find_map(|&tgid| processes.now(tgid)?.file(key))
-            });
+            slots.ask(number, |key| spaces.values().find_map(|it| it.mappings.file(key)));
         }
     }
 
-    fn happened(&mut self, events: Vec<Event>) {
-        let mut tgids: Vec<u32> = events.iter().map(|event| event.tgid).collect();
-        for event in events {
-            self.processes.apply(event);
-        }
-        for tgid in self.processes.forget_before(kernel::monotonic_ns()) {
-            self.forget(tgid);
-        }
-        tgids.sort_unstable();
-        tgids.dedup();
-        for tgid in tgids {
-            if let Some(space) = self.processes.now(tgid) {
-                self.write(tgid, &space);
-            }
+    fn change(&mut self, Change { tgid, image }: Change) {
+        match image {
+            Some(image) => self.write(tgid, &image.mappings),
+            None => self.forget(tgid),
         }
     }
 
     /// Puts a process's mappings into the kernel.
-    fn write(&mut self, tgid: u32, space: &Rc<Space>) {
-        let id = space.id();
+    fn write(&mut self, tgid: u32, mappings: &Mappings) {
+        let id = mappings.id();
         if self.of_process.get(&tgid) == Some(&id) {
             return;
         }
         if !self.spaces.contains_key(&id) {
-            let Some(written) = self.write_space(space) else {
+            let Some(written) = self.write_space(mappings) else {
                 self.forget(tgid);
-                self.without_room.insert(tgid);
+                self.without_room.insert(tgid, mappings.clone());
                 return;
             };
             self.spaces.insert(id, written);
@@ -284,19 +261,19 @@ impl Thread {
             self.without_room.remove(&tgid);
         } else {
             self.forget(tgid);
-            self.without_room.insert(tgid);
+            self.without_room.insert(tgid, mappings.clone());
         }
     }
 
-    fn write_space(&mut self, space: &Space) -> Option<Written> {
-        let mapped = space.mappings().iter().take(MAX_MAPPINGS);
+    fn write_space(&mut self, mappings: &Mappings) -> Option<Written> {
+        let mapped = mappings.iter().take(MAX_MAPPINGS);
         let count = u32::try_from(mapped.len().div_ceil(BLOCK_MAPPINGS as usize)).ok()?;
         let first_block = self.free.take(count)?;
-        let files = Files::of(space);
-        let mappings: Vec<space::Mapping> = mapped.map(|it| self.mapping(it)).collect();
-        let tables = mappings.iter().map(|it| it.table).filter(|&it| it < TABLES);
+        let files = Files::of(mappings);
+        let in_kernel: Vec<space::Mapping> = mapped.map(|it| self.mapping(it)).collect();
+        let tables = in_kernel.iter().map(|it| it.table).filter(|&it| it < TABLES);
         let tables = tables.collect();
-        for (number, part) in (first_block..).zip(mappings.chunks(BLOCK_MAPPINGS as usize)) {
+        for (number, part) in (first_block..).zip(in_kernel.chunks(BLOCK_MAPPINGS as usize)) {
             let mut block = [space::Mapping::UNUSED; BLOCK_MAPPINGS as usize];
             block.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
             // A block that can't be written has what was there before; no generation leads there.
@@ -307,7 +284,7 @@ impl Thread {
         }
         let generation = self.next_generation();
         let space = space::Space { generation, first_block, blocks: count, reserved: 0 };
-        Some(Written { space, processes: 0, tables, files })
+        Some(Written { mappings: mappings.clone(), space, processes: 0, tables, files })
     }
 
     /// A number that no space has. They last for weeks; then those of spaces that still are there must not
@@ -347,23 +324,20 @@ impl Thread {
 
     /// Writes those again of which a file has been opened meanwhile, or will not be.
     fn look_for_files(&mut self) {
-        let lacking: Vec<(u32, SpaceId)> = self
-            .of_process
-            .iter()
-            .filter(|(_, id)| self.spaces.get(id).is_some_and(|written| written.files.lacking > 0))
-            .map(|(tgid, id)| (*tgid, *id))
-            .collect();
-        let now = lacking.into_iter().filter_map(|(tgid, id)| {
-            let space = self.processes.now(tgid).filter(|space| space.id() == id)?;
-            (self.spaces.get(&id)?.files != Files::of(&space)).then_some((tgid, space))
-        });
-        let now: Vec<_> = now.collect();
-        // All that share one, before any is written: what is left of it would be taken again.
-        for (tgid, _) in &now {
-            self.forget(*tgid);
-        }
-        for (tgid, space) in now {
-            self.write(tgid, &space);
+        let changed = |it: &&Written| it.files.lacking > 0 && it.files != Files::of(&it.mappings);
+        let changed: Vec<Mappings> =
+            self.spaces.values().filter(changed).map(|it| it.mappings.clone()).collect();
+        for mappings in changed {
+            let of_process = self.of_process.iter();
+            let tgids: Vec<u32> =
+                of_process.filter(|(_, id)| **id == mappings.id()).map(|(tgid, _)| *tgid).collect();
+            // All that share them, before any is written: what is left would be taken again.
+            for tgid in &tgids {
+                self.forget(*tgid);
+            }
+            for tgid in tgids {
+                self.write(tgid, &mappings);
+            }
         }
     }
 
@@ -371,19 +345,16 @@ impl Thread {
     fn look_for_room(&mut self) {
         let mut refused = 0;
         // From where the last time has ended, so that all of them have their turn.
-        let mut tgids: Vec<u32> = self.without_room.iter().copied().collect();
+        let mut tgids: Vec<u32> = self.without_room.keys().copied().collect();
         tgids.sort_unstable();
         let tried = tgids.partition_point(|&it| it <= self.last_refused);
         tgids.rotate_left(tried);
         for tgid in tgids {
             self.last_refused = tgid;
-            let Some(space) = self.processes.now(tgid) else {
-                self.without_room.remove(&tgid);
-                continue;
-            };
-            self.write(tgid, &space);
+            let Some(mappings) = self.without_room.get(&tgid).cloned() else { continue };
+            self.write(tgid, &mappings);
             // One that needs much must not keep out all others.
-            refused += usize::from(self.without_room.contains(&tgid));
+            refused += usize::from(self.without_room.contains_key(&tgid));
             if refused == MAX_REFUSED {
                 break;
             }
@@ -408,8 +379,9 @@ impl Thread {
         for (tgid, id) in self.of_process.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>() {
             let Some(written) = self.spaces.get(&id) else { continue };
             if self.maps.set_space(tgid, written.space).is_err() {
+                let mappings = written.mappings.clone();
                 self.forget(tgid);
-                self.without_room.insert(tgid);
+                self.without_room.insert(tgid, mappings);
             }
         }
         true
@@ -451,8 +423,8 @@ struct Files {
 }
 
 impl Files {
-    fn of(space: &Space) -> Self {
-        let files = space.mappings().iter().filter_map(|mapping| match &mapping.backing {
+    fn of(mappings: &Mappings) -> Self {
+        let files = mappings.iter().filter_map(|mapping| match &mapping.backing {
             Backing::File(file) if file.key().is_none() => Some(file),
             _ => None,
         });

@@ -140,11 +140,12 @@ fn replay(outputs: Outputs) -> Ledger {
         Arc::clone(known.entry(id).or_insert_with(open))
     };
     let kernel = Arc::new(recording.kernel_side());
+    let processes = Manager::new(100);
     assert!(sender.tell(Vec::new(), recording.kernel, 0));
     for (records, samples) in recording.rounds {
         let events = records.into_iter().filter_map(|it| event(it, &mut headless, &mut file_of));
         let mut events: Vec<_> = events.collect();
-        assert!(sender.tell(take_before(&mut events, u64::MAX), Vec::new(), 0));
+        processes.apply(take_before(&mut events, u64::MAX), 0);
         sender.offer(samples);
     }
     sender.finish(kernel);
@@ -155,8 +156,7 @@ fn replay(outputs: Outputs) -> Ledger {
         symbolizer: Symbolizer::new(false, 8 << 20, None, Arc::clone(&bars)),
         bars,
         walker: None,
-        processes: Processes::new(100),
-        loader: None,
+        processes,
         missed: FxHashMap::default(),
         finding: Finding {
             tracker: Tracker::new(false),

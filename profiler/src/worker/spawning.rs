@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use profiler_profile::live::{Live, Spawns};
 
-use crate::process::table::{Event, Kind, Processes};
+use crate::process::{
+    manager::Manager,
+    table::{Event, Kind},
+};
 
 /// Who is told, and of which processes.
 #[derive(Debug)]
@@ -20,23 +23,22 @@ impl Spawning {
     }
 
     /// Takes in what happened, in the order of time, and tells what has begun or is known of that since.
-    pub(super) fn apply(&self, events: Vec<Event>, processes: &mut Processes) {
+    pub(super) fn apply(&self, events: &[Event], processes: &Manager) {
         let mut spawns = self.live.spawns();
         for event in events {
-            tell(&mut spawns, &event, processes, &self.of);
-            processes.apply(event);
+            tell(&mut spawns, event, processes, &self.of);
         }
     }
 }
 
-fn tell(spawns: &mut Spawns, event: &Event, processes: &Processes, of: &[u32]) {
+fn tell(spawns: &mut Spawns, event: &Event, processes: &Manager, of: &[u32]) {
     let &Event { time_ns, tgid, ref kind } = event;
     match kind {
-        Kind::Forked(parent) if of.is_empty() || processes.descends(*parent, of) => {
-            let known = processes.last_of(*parent);
-            let name = known.map_or_else(Default::default, |it| it.name);
-            let process = known.and_then(|it| it.metadata.as_deref());
-            spawns.forked((tgid, *parent), name, process, time_ns);
+        Kind::Forked(parent) if of.is_empty() || processes.descends(*parent, time_ns, of) => {
+            let known = processes.known_at(*parent, time_ns);
+            let name = known.as_ref().map_or_else(Default::default, |it| it.name);
+            let process = known.and_then(|it| it.metadata);
+            spawns.forked((tgid, *parent), name, process.as_deref(), time_ns);
         }
         Kind::Exec(name) => spawns.executed(tgid, *name),
         Kind::Described(process) => spawns.described(tgid, process),
@@ -66,9 +68,9 @@ mod tests {
     /// What begins on a machine where `cron` runs a script that starts a process, and another does, too: name, parent's
     /// name, and unit.
     fn begun(of: &[u32]) -> Vec<(String, String, Option<String>)> {
-        let mut processes = Processes::new(100);
+        let processes = Manager::new(100);
         let mut spawns = Spawns::new(Duration::from_secs(9), 0);
-        for event in [
+        let events = [
             found(3, 1, "cron", "cron.service"),
             found(5, 1, "sshd", "ssh.service"),
             event(2, 7, Kind::Forked(3)),
@@ -79,9 +81,11 @@ mod tests {
             event(7, 9, Kind::Forked(5)),
             // Of one that no record has told of.
             event(8, 10, Kind::Forked(99)),
-        ] {
-            tell(&mut spawns, &event, &processes, of);
-            processes.apply(event);
+        ];
+        // All is known when the first is told.
+        processes.apply(events.clone(), 9);
+        for event in &events {
+            tell(&mut spawns, event, &processes, of);
         }
         let all = spawns.snapshot(Span::Window, 9).spawns;
         let text = |it: Comm| it.text().into_owned();

@@ -60,7 +60,7 @@ fn a_process_lives_as_long_as_any_of_its_threads() {
         processes.forget_before(time);
     }
     processes.forget_before(20 * GRACE_NS);
-    assert!(processes.pids.is_empty() && processes.ended.is_empty());
+    assert!(processes.pids.is_empty() && processes.due.is_empty());
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn an_ended_process_is_kept_for_late_samples_only() {
     processes.forget_before(GRACE_NS + 100);
     assert_eq!(name_at(&mut processes, 4, GRACE_NS + 1).as_deref(), Some("b"));
     // The one before exec, and the one after.
-    assert_eq!(processes.pids[&4].runs.len(), 2);
+    assert_eq!(processes.pids[&4].images.len(), 2);
     processes.forget_before(3 * GRACE_NS);
-    assert!(processes.pids.is_empty() && processes.ended.is_empty());
+    assert!(processes.pids.is_empty() && processes.due.is_empty());
 }
 
 #[test]
@@ -182,4 +182,18 @@ fn the_table_is_bounded() {
     }
     assert!(processes.evicted() >= 900, "{}", processes.evicted());
     assert!(processes.at(1000, u64::MAX).is_some());
+}
+
+#[test]
+fn what_was_too_long_ago_to_be_remembered_is_not_known() {
+    let mut processes = Processes::new(10);
+    for time in 1..=100 {
+        processes.apply(event(10 * time, 7, Kind::Exec(Comm::default())));
+        processes.apply(event(10 * time, 7, Kind::Mapped(mapping(0, &time.to_string()))));
+    }
+    // The image at that time, and no later one in its place.
+    assert_eq!(name_at(&mut processes, 7, 1000).as_deref(), Some("100"));
+    assert_eq!(name_at(&mut processes, 7, 999).as_deref(), Some("99"));
+    assert_eq!(name_at(&mut processes, 7, 500), None);
+    assert_eq!((processes.pids[&7].images.len(), processes.due.len()), (MAX_IMAGES, 1));
 }

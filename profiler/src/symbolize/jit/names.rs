@@ -37,7 +37,7 @@ pub(super) struct JitProcess<'a> {
 
 impl<'a> JitProcess<'a> {
     pub(super) fn of(process: &'a Process) -> Self {
-        let (space, mappings) = (process.space.id(), process.space.mappings());
+        let (space, mappings) = (process.space.id(), &**process.space.mappings());
         Self { tgid: process.tgid, space, mappings }
     }
 }
