@@ -1,5 +1,6 @@
 //! The thread that names samples and writes them: it may block, the ring's reader never waits for it.
 
+mod finding;
 mod spawning;
 pub mod told;
 
@@ -7,22 +8,22 @@ use std::{
     path::Path,
     sync::{Arc, atomic::AtomicUsize, mpsc},
     thread,
-    time::{Duration, Instant},
 };
 
 use profiler_common::sample::UserEnd;
 use profiler_profile::{
-    ledger::{Ledger, PerCpuCount, memory::Cache},
+    ledger::{Ledger, PerCpuCount, memory},
     sample::{Comm, Sample, Task},
     source::Source,
     stack::Stack,
     stack_end::StackEnd,
     store::Store,
 };
-use rustc_hash::FxHashMap;
+use quick_cache::unsync::Cache;
 use tokio::sync::oneshot;
 
 use self::{
+    finding::Finding,
     spawning::Spawning,
     told::{Named, Told},
 };
@@ -36,7 +37,7 @@ use crate::{
         self,
         manager::Manager,
         space::{Space, SpaceId},
-        table::{Event, Process},
+        table::Process,
         tracker::Tracker,
     },
     queue::{Message, Receiver},
@@ -56,14 +57,10 @@ use crate::{
     },
 };
 
-/// A process is looked up in `/proc` again at most this often, and all of them at most for one part in
-/// [`FIND_SHARE`] of the time.
-const FIND_MIN: Duration = Duration::from_millis(100);
-const FIND_SHARE: u32 = 20;
 /// What happened so long ago was told to the kernel, if it ever will be.
 const TOLD_WITHIN_NS: u64 = 1_000_000_000;
 /// Processes of which we remember when that was.
-const FOUND_LATELY: usize = 4096;
+const MAX_MISSED: usize = 4096;
 
 /// What the thread leaves when it ends.
 pub type Ended = Result<Ledger>;
@@ -154,8 +151,8 @@ impl Worker {
                 walker,
                 symbolizer,
                 processes,
-                missed: FxHashMap::default(),
-                finding: Finding { tracker, lately: FxHashMap::default(), pause_until: None },
+                missed: Cache::new(MAX_MISSED),
+                finding: Finding::new(tracker),
                 stacks: Stacks::new(budget.stacks),
                 store: Store::default(),
                 sources,
@@ -192,7 +189,7 @@ struct Thread {
     processes: Manager,
     finding: Finding,
     /// When walks have begun to miss mappings of a process, or when it was last looked for.
-    missed: FxHashMap<u32, u64>,
+    missed: Cache<u32, u64>,
     stacks: Stacks,
     /// All stacks that are held anywhere.
     store: Store,
@@ -300,7 +297,7 @@ impl Thread {
     }
 
     /// What takes memory, of this thread and those that it can see.
-    fn caches(&self) -> Vec<Cache> {
+    fn caches(&self) -> Vec<memory::Cache> {
         let mut caches = self.symbolizer.caches();
         caches.push(self.stacks.account());
         caches.extend(self.walker.as_ref().map(Walker::account));
@@ -421,13 +418,10 @@ impl Thread {
         if raw.user_end != UserEnd::NotMapped {
             return false;
         }
-        if self.missed.len() >= FOUND_LATELY {
-            self.missed.clear();
-        }
-        let since_ns = self.missed.entry(raw.tgid).or_insert(raw.time_ns);
-        let is_long = raw.time_ns.saturating_sub(*since_ns) > TOLD_WITHIN_NS;
-        if is_long {
-            *since_ns = raw.time_ns;
+        let since_ns = self.missed.get(&raw.tgid).copied();
+        let is_long = since_ns.is_some_and(|it| raw.time_ns.saturating_sub(it) > TOLD_WITHIN_NS);
+        if is_long || since_ns.is_none() {
+            self.missed.insert(raw.tgid, raw.time_ns);
         }
         is_long
     }
@@ -454,33 +448,6 @@ fn frames_of_code<'a>(raw: &RawSample<'a>, space: &Space) -> Option<Addresses<'a
     let is_code = |address: u64| space.find(address.wrapping_sub(1), raw.time_ns).is_some();
     let end = raw.user.iter().skip(1).position(|address| !is_code(address))? + 1;
     raw.user.as_bytes().get(..end.checked_mul(8)?).map(Addresses::new)
-}
-
-/// Processes read from `/proc`, not too often.
-struct Finding {
-    tracker: Tracker,
-    lately: FxHashMap<u32, Instant>,
-    pause_until: Option<Instant>,
-}
-
-impl Finding {
-    fn find(&mut self, tgid: u32) -> Option<Event> {
-        let start = Instant::now();
-        let is_recent = |last: &Instant| start.duration_since(*last) < FIND_MIN;
-        if self.pause_until.is_some_and(|until| start < until)
-            || self.lately.get(&tgid).is_some_and(is_recent)
-        {
-            return None;
-        }
-        if self.lately.len() >= FOUND_LATELY {
-            self.lately.retain(|_, last| is_recent(last));
-        }
-        let found = self.tracker.find(tgid);
-        let now = Instant::now();
-        self.lately.insert(tgid, now);
-        self.pause_until = Some(now + now.duration_since(start) * FIND_SHARE);
-        found
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
 
 use profiler_profile::printable::printable;
 use profiler_unwind::{NoTable, Standalone, report::Unreported};
-use rustc_hash::FxHashMap;
+use quick_cache::unsync::Cache;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::{
@@ -53,7 +53,7 @@ pub struct Parser {
     processes: Supervisor,
     patience: Patience,
     /// Files whose file system did not respond, and when to ask it again.
-    unanswered: FxHashMap<Subject, Instant>,
+    unanswered: Cache<Subject, Instant>,
 }
 
 impl std::fmt::Debug for Parser {
@@ -84,7 +84,7 @@ impl Parser {
     fn new(bars: Arc<Bars>, budget: Budget, role: Role, memory_bytes: u64) -> Self {
         let processes = Supervisor::new(Arc::clone(&bars), role, memory_bytes);
         let patience = Patience::new();
-        Self { bars, budget, processes, patience, unanswered: FxHashMap::default() }
+        Self { bars, budget, processes, patience, unanswered: Cache::new(MAX_UNANSWERED) }
     }
 
     /// One that starts its process with the first question.
@@ -154,9 +154,6 @@ impl Parser {
                 Err(Refusal::Barred)
             }
             None => {
-                if self.unanswered.len() >= MAX_UNANSWERED {
-                    self.unanswered.clear();
-                }
                 self.unanswered.insert(what, Instant::now() + ASK_AGAIN);
                 Err(Refusal::Unanswered)
             }

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use quick_cache::unsync::Cache;
 
 use crate::time_budget::TimeBudget;
 
@@ -20,13 +20,13 @@ const SHARE_USER: u32 = 40;
 const SHARE_USERS: u32 = 20;
 const AT_ONCE_USER: Duration = Duration::from_secs(3);
 const AT_ONCE_USERS: Duration = Duration::from_secs(6);
-/// Users who are remembered. Beyond that, those who are in debt are, and then nobody.
+/// Users who are remembered.
 const MAX_USERS: usize = 1024;
 
 /// The users whose files have been slow lately, and all users but root together.
 #[derive(Debug)]
 pub(super) struct SlowUsers {
-    of_user: FxHashMap<u32, TimeBudget>,
+    of_user: Cache<u32, TimeBudget>,
     of_users: TimeBudget,
 }
 
@@ -34,7 +34,7 @@ impl SlowUsers {
     /// Nobody has been slow.
     pub(super) fn new(now: Instant) -> Self {
         let of_users = TimeBudget::sharing(SHARE_USERS, AT_ONCE_USERS, now);
-        Self { of_user: FxHashMap::default(), of_users }
+        Self { of_user: Cache::new(MAX_USERS), of_users }
     }
 
     /// Whether there is time left for files of this user.
@@ -52,15 +52,10 @@ impl SlowUsers {
             return waited;
         }
         self.of_users.take(now, waited);
-        if self.of_user.len() >= MAX_USERS && !self.of_user.contains_key(&user) {
-            self.of_user.retain(|_, it| !it.is_left(now));
-            if self.of_user.len() >= MAX_USERS {
-                self.of_user.clear();
-            }
-        }
-        let own = self.of_user.entry(user);
-        let own = own.or_insert_with(|| TimeBudget::sharing(SHARE_USER, AT_ONCE_USER, now));
+        let own = self.of_user.get(&user).cloned();
+        let mut own = own.unwrap_or_else(|| TimeBudget::sharing(SHARE_USER, AT_ONCE_USER, now));
         own.take(now, waited);
+        self.of_user.insert(user, own);
         waited
     }
 }

@@ -9,12 +9,10 @@ use std::{
 
 use rustc_hash::FxHashSet;
 
-use crate::error::is_out_of_files;
+use crate::{error::is_out_of_files, time_budget::TimeBudget};
 
 /// The list is looked at this often. It takes a line a module.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Reading the symbols takes at most one part in so many of the time.
-const SHARE: u32 = 20;
 
 /// The modules whose symbols have been read.
 #[derive(Debug)]
@@ -22,18 +20,22 @@ pub(super) struct KernelModules {
     /// Name and address of each, as they are written.
     read: FxHashSet<String>,
     look_again: Instant,
+    /// For reading the symbols.
+    time_budget: TimeBudget,
 }
 
 impl KernelModules {
     /// Those that are there now, whose symbols are read next.
     pub(super) fn now() -> Self {
-        Self { read: loaded().unwrap_or_default(), look_again: Instant::now() + PAUSE }
+        let now = Instant::now();
+        let time_budget = TimeBudget::saving(Duration::ZERO, now);
+        Self { read: loaded().unwrap_or_default(), look_again: now + PAUSE, time_budget }
     }
 
     /// Has the symbols read again if other modules are there now; whether they were.
     pub(super) fn follow(&mut self, read: impl FnOnce()) -> bool {
         let start = Instant::now();
-        if start < self.look_again {
+        if start < self.look_again || !self.time_budget.is_left(start) {
             return false;
         }
         let have_changed = loaded().is_some_and(|loaded| self.take(loaded));
@@ -41,7 +43,8 @@ impl KernelModules {
             read();
         }
         let end = Instant::now();
-        self.look_again = end + PAUSE.max(end.duration_since(start) * SHARE);
+        self.look_again = end + PAUSE;
+        self.time_budget.take(end, end.duration_since(start));
         have_changed
     }
 
@@ -80,7 +83,7 @@ mod tests {
                           zram 40960 1 - Live 0xffffffffc0a00000 (OE)\n";
 
     fn is_other(after: &str) -> bool {
-        let mut modules = KernelModules { read: in_text(BEFORE), look_again: Instant::now() };
+        let mut modules = KernelModules { read: in_text(BEFORE), ..KernelModules::now() };
         let is_other = modules.take(in_text(after));
         assert!(!modules.take(in_text(after)));
         is_other

@@ -2,7 +2,7 @@
 //! format: with `PROFILER_BLESS` set, what comes out is written to `tests/recordings` in place of being compared.
 //! `examples/record.rs` makes a recording.
 
-use std::{env, fs, fs::File, io::Read as _, path::PathBuf};
+use std::{env, fs, fs::File, io::Read as _, path::PathBuf, time::Duration};
 
 use jiff::tz::TimeZone;
 use profiler_common::counter::Counter;
@@ -19,6 +19,7 @@ use profiler_profile::{
     report::table,
     source::{Counts, Rate},
 };
+use rustc_hash::FxHashMap;
 
 use super::*;
 use crate::{
@@ -157,12 +158,8 @@ fn replay(outputs: Outputs) -> Ledger {
         bars,
         walker: None,
         processes,
-        missed: FxHashMap::default(),
-        finding: Finding {
-            tracker: Tracker::new(false),
-            lately: FxHashMap::default(),
-            pause_until: None,
-        },
+        missed: Cache::new(MAX_MISSED),
+        finding: Finding::new(Tracker::new(false)),
         stacks: Stacks::new(1 << 20),
         store: Store::default(),
         sources: vec![Arc::new(source())],

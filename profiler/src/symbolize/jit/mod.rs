@@ -18,6 +18,7 @@ use profiler_profile::{
     frame::Origin,
     ledger::memory::{Cache, count},
 };
+use quick_cache::unsync;
 use rustc_hash::FxHashMap;
 
 use self::names::{JitProcess, Names, Step};
@@ -41,7 +42,7 @@ pub(super) struct JitNames {
     time_budget: TimeBudget,
     /// When to look again for files of a user whose file system did not respond. Each process of root counts as
     /// a user.
-    unanswered: FxHashMap<(u32, u32), Instant>,
+    unanswered: unsync::Cache<(u32, u32), Instant>,
     /// Of all of them.
     limit_bytes: usize,
     evicted: u64,
@@ -59,7 +60,7 @@ impl Default for JitNames {
             processes: FxHashMap::default(),
             last_number: 0,
             time_budget: TimeBudget::new(Instant::now()),
-            unanswered: FxHashMap::default(),
+            unanswered: unsync::Cache::new(MAX_UNANSWERED),
             limit_bytes: usize::MAX,
             evicted: 0,
         }
@@ -147,9 +148,6 @@ impl JitNames {
             let slow = with.parser.slow_time().saturating_sub(slow_before);
             self.time_budget.take(end, end.duration_since(now).saturating_sub(slow));
             if let Step::Unanswered(user) = step {
-                if self.unanswered.len() >= MAX_UNANSWERED {
-                    self.unanswered.clear();
-                }
                 self.unanswered.insert(user, end + ASK_AGAIN);
             }
             now = end;
