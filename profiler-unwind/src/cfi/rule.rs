@@ -9,7 +9,7 @@ use profiler_common::unwind::{
 use super::{
     Bytes,
     expression::{Shape, shape},
-    state::{Base, Place, State, Unsupported},
+    state::{Base, SavedAt, State, Unsupported},
 };
 
 /// The rule for a frame in this state.
@@ -23,8 +23,8 @@ pub(super) fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     // The augmentation `S` says less: OCaml has it for frames of its own.
     let of_signal = Shape::Register { register: A::SP, offset: A::SIGNAL_PC.cast_signed() };
     match state.ra {
-        Place::Undefined => return Ok(Rule::of(Cfa::END)),
-        Place::Expression(it) if shape_of(it) == Some(of_signal) => {
+        SavedAt::Undefined => return Ok(Rule::of(Cfa::END)),
+        SavedAt::Expression(it) if shape_of(it) == Some(of_signal) => {
             return Ok(Rule::of(Cfa::SIGNAL));
         }
         _ => {}
@@ -72,12 +72,12 @@ pub(super) fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
     }
 
     rule.fp = match state.fp {
-        Place::Unsaid | Place::Same => Saved::SAME,
-        Place::AtCfa(offset) => {
+        SavedAt::Unsaid | SavedAt::Same => Saved::SAME,
+        SavedAt::AtCfa(offset) => {
             rule.fp_words = words(offset)?;
             Saved::AT_CFA
         }
-        Place::Expression(expression) => match shape_of(expression) {
+        SavedAt::Expression(expression) => match shape_of(expression) {
             Some(Shape::Register { register, offset }) if register == A::FP => {
                 rule.fp_words = words(offset)?;
                 Saved::AT_FP
@@ -88,18 +88,18 @@ pub(super) fn rule<'a, S: UnwindSection<Bytes<'a>>, A: Arch>(
             }
             _ => Saved::LOST,
         },
-        Place::Undefined | Place::Register(_) | Place::Other => Saved::LOST,
+        SavedAt::Undefined | SavedAt::Register(_) | SavedAt::Other => Saved::LOST,
     };
 
     let column = cie.return_address_register().0;
     let in_register = match state.ra {
-        Place::AtCfa(offset) => {
+        SavedAt::AtCfa(offset) => {
             rule.ra_words = words(offset)?;
             rule.ra = Saved::AT_CFA;
             return Ok(rule);
         }
-        Place::Register(register) => register,
-        Place::Unsaid | Place::Same if !A::CALL_PUSHES => column,
+        SavedAt::Register(register) => register,
+        SavedAt::Unsaid | SavedAt::Same if !A::CALL_PUSHES => column,
         _ => return Err(Unsupported::ReturnAddress),
     };
     if in_register == A::RA && !A::CALL_PUSHES {

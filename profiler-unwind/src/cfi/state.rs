@@ -51,7 +51,7 @@ pub(super) enum Base {
 
 /// Where a register was saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SavedAt {
     /// Nothing is said of it, which means `Same` of what a callee has to keep.
     Unsaid,
     Same,
@@ -66,15 +66,15 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) cfa: Base,
-    pub(super) fp: Place,
-    pub(super) ra: Place,
+    pub(super) fp: SavedAt,
+    pub(super) ra: SavedAt,
 }
 
 impl State {
     pub(super) const NOTHING_SAID: Self = Self {
         cfa: Base::Register { register: u16::MAX, offset: 0 },
-        fp: Place::Unsaid,
-        ra: Place::Unsaid,
+        fp: SavedAt::Unsaid,
+        ra: SavedAt::Unsaid,
     };
 }
 
@@ -151,24 +151,24 @@ impl<'r, 'a, A: Arch> Run<'r, 'a, A> {
             Instruction::DefCfaExpression { expression } => {
                 self.state.cfa = Base::Expression(expression);
             }
-            Instruction::Undefined { register } => self.set(register, Place::Undefined),
-            Instruction::SameValue { register } => self.set(register, Place::Same),
+            Instruction::Undefined { register } => self.set(register, SavedAt::Undefined),
+            Instruction::SameValue { register } => self.set(register, SavedAt::Same),
             Instruction::Offset { register, factored_offset } => {
                 let offset = factored_offset.cast_signed().wrapping_mul(factor);
-                self.set(register, Place::AtCfa(offset));
+                self.set(register, SavedAt::AtCfa(offset));
             }
             Instruction::OffsetExtendedSf { register, factored_offset } => {
-                self.set(register, Place::AtCfa(factored_offset.wrapping_mul(factor)));
+                self.set(register, SavedAt::AtCfa(factored_offset.wrapping_mul(factor)));
             }
             Instruction::Register { dest_register, src_register } => {
-                self.set(dest_register, Place::Register(src_register.0));
+                self.set(dest_register, SavedAt::Register(src_register.0));
             }
             Instruction::Expression { register, expression } => {
-                self.set(register, Place::Expression(expression));
+                self.set(register, SavedAt::Expression(expression));
             }
             Instruction::ValOffset { register, .. }
             | Instruction::ValOffsetSf { register, .. }
-            | Instruction::ValExpression { register, .. } => self.set(register, Place::Other),
+            | Instruction::ValExpression { register, .. } => self.set(register, SavedAt::Other),
             Instruction::Restore { register } => {
                 let State { fp, ra, .. } = self.initial.ok_or(())?;
                 self.set(register, if register.0 == A::FP { fp } else { ra });
@@ -186,7 +186,7 @@ impl<'r, 'a, A: Arch> Run<'r, 'a, A> {
         Ok(())
     }
 
-    fn set(&mut self, register: Register, place: Place) {
+    fn set(&mut self, register: Register, place: SavedAt) {
         if register.0 == A::FP {
             self.state.fp = place;
         } else if register == self.cie.return_address_register() {

@@ -12,7 +12,7 @@ use crate::error::Result;
 const ASKED_A_LOOK: usize = 8;
 
 /// One CPU, with what its events leave behind.
-pub(super) trait Place: Default {
+pub(super) trait OnCpu: Default {
     /// Its event.
     fn slot(&mut self) -> &mut Slot;
 
@@ -43,7 +43,7 @@ impl<P> PerCpu<P> {
     }
 }
 
-impl<P: Place> PerCpu<P> {
+impl<P: OnCpu> PerCpu<P> {
     /// Follows these CPUs, too, from the next look on.
     pub(super) fn admit(&mut self, cpus: &CpuList) {
         for cpu in cpus.iter() {

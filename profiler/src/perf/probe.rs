@@ -16,14 +16,14 @@ const LISTED: usize = 8;
 
 /// A place for `perf_event_attr`, which points to the name in it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct ProbePoint {
     /// The function of the kernel, or the path of the file; `None` for an address of the kernel.
     name: Option<CString>,
     /// From the start of the function, in the file, or the address.
     offset: u64,
 }
 
-impl Place {
+impl ProbePoint {
     /// The place of an event that is a probe. A function of a file is looked for in the file.
     pub(crate) fn of(event: &Attr) -> Result<Option<Self>> {
         event.probe.as_ref().map(|probe| Self::find(&event.name, probe)).transpose()

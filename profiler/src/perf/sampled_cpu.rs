@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use profiler_profile::ledger::{CpuEvent, EventCount};
 
-use super::{open::OpenEvent, per_cpu::Place, slot::Slot};
+use super::{open::OpenEvent, per_cpu::OnCpu, slot::Slot};
 use crate::error::Error;
 
 /// One CPU and its events, of which the last may be open.
@@ -65,7 +65,7 @@ impl SampledCpu {
     }
 }
 
-impl Place for SampledCpu {
+impl OnCpu for SampledCpu {
     fn slot(&mut self) -> &mut Slot {
         &mut self.slot
     }

@@ -17,7 +17,7 @@ use super::{
     hotplug::Changes,
     mmap_ring::MmapRing,
     open::{self, OpenEvent, Scope},
-    per_cpu::{PerCpu, Place},
+    per_cpu::{OnCpu, PerCpu},
     record::{self, Malformed, Record, Timed},
     slot::Slot,
     wakeup::{Epoll, Wakeup},
@@ -162,7 +162,7 @@ impl Sideband {
     }
 }
 
-impl Place for Source {
+impl OnCpu for Source {
     fn slot(&mut self) -> &mut Slot {
         &mut self.slot
     }

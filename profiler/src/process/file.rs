@@ -24,7 +24,7 @@ use crate::{
 
 /// Where the file may be found: in which process, at which addresses, by which name.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct MappedAt {
     /// The process that maps it.
     pub tgid: u32,
     /// First address of the mapping.
@@ -206,8 +206,8 @@ impl Stamp {
 
 /// The process's own link to the mapped file always leads to the right one. When the process is
 /// gone, the path may still: in its root, or in ours.
-pub(super) fn open(id: MappedId, place: &Place) -> Result<Opened, Missing> {
-    let Place { tgid, start, end, name, since_ns, .. } = place;
+pub(super) fn open(id: MappedId, place: &MappedAt) -> Result<Opened, Missing> {
+    let MappedAt { tgid, start, end, name, since_ns, .. } = place;
     let link = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");
     match known(regular_file::open(Path::new(&link)), name) {
         Ok(opened) if opened.identity.is(id, Found::ByLink) => return Ok(opened),

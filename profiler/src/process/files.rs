@@ -14,7 +14,7 @@ use std::{
 use profiler_profile::frame::Missing;
 use rustc_hash::FxHashMap;
 
-use super::file::{self, FileKey, MappedFile, Opened, Place};
+use super::file::{self, FileKey, MappedAt, MappedFile, Opened};
 use crate::{
     limits,
     procfs::{maps::MappedId, status},
@@ -85,7 +85,7 @@ struct Known {
 #[derive(Debug)]
 pub struct Opening {
     id: MappedId,
-    place: Place,
+    place: MappedAt,
     file: Arc<MappedFile>,
     /// How often it was tried, and was leased.
     tries: u32,
@@ -98,7 +98,7 @@ impl Files {
     }
 
     /// The file with this identity, and what has to be done so that it is open.
-    pub fn get(&mut self, id: MappedId, place: Place) -> (Arc<MappedFile>, Option<Opening>) {
+    pub fn get(&mut self, id: MappedId, place: MappedAt) -> (Arc<MappedFile>, Option<Opening>) {
         let is_new = !self.by_id.contains_key(&id);
         let name = Arc::clone(&place.name);
         let user = if is_new { status::user_of(place.tgid) } else { None };
@@ -252,7 +252,7 @@ impl Files {
 /// inode number, as in a snapshot: of these only root's files are taken to be one without a look, if they
 /// have one name. A file that was written to is opened again for each new mapping, which has the contents of
 /// that time.
-fn is_sure(id: MappedId, opened: &Opened, known: &Known, place: &Place) -> bool {
+fn is_sure(id: MappedId, opened: &Opened, known: &Known, place: &MappedAt) -> bool {
     if place.is_new && opened.is_outdated() {
         return false;
     }
@@ -261,7 +261,7 @@ fn is_sure(id: MappedId, opened: &Opened, known: &Known, place: &Place) -> bool 
 
 impl Opening {
     /// Of which process it is.
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &MappedAt {
         &self.place
     }
 

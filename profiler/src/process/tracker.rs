@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    file::{MappedFile, Place},
+    file::{MappedAt, MappedFile},
     files::{Files, Opening},
     headless::{Headless, other_threads},
     metadata,
@@ -210,21 +210,21 @@ impl Answer {
 }
 
 impl watchdog_pool::Task for Task {
-    fn place(&self) -> watchdog_pool::Place {
+    fn place(&self) -> watchdog_pool::WaitsFor {
         match &self.what {
             What::Open(opening) => {
-                let Place { tgid, name, .. } = opening.place();
-                watchdog_pool::Place { tgid: *tgid, path: Some(Arc::clone(name)) }
+                let MappedAt { tgid, name, .. } = opening.place();
+                watchdog_pool::WaitsFor { tgid: *tgid, path: Some(Arc::clone(name)) }
             }
             What::Find(tgid) | What::Describe { tgid, .. } => {
-                watchdog_pool::Place { tgid: *tgid, path: None }
+                watchdog_pool::WaitsFor { tgid: *tgid, path: None }
             }
             // Asks none itself.
-            What::FindAll(_) => watchdog_pool::Place { tgid: 0, path: None },
+            What::FindAll(_) => watchdog_pool::WaitsFor { tgid: 0, path: None },
         }
     }
 
-    fn user_of(place: &watchdog_pool::Place) -> Option<u32> {
+    fn user_of(place: &watchdog_pool::WaitsFor) -> Option<u32> {
         status::user_of(place.tgid)
     }
 
@@ -322,7 +322,7 @@ pub(crate) fn take_before(events: &mut Vec<Event>, time_ns: u64) -> Vec<Event> {
 }
 
 /// Gives the file that is mapped at a place.
-type FileOf<'a> = dyn FnMut(MappedId, Place) -> Arc<MappedFile> + 'a;
+type FileOf<'a> = dyn FnMut(MappedId, MappedAt) -> Arc<MappedFile> + 'a;
 
 /// What a record means for a process, if anything.
 pub(crate) fn event(
@@ -364,7 +364,7 @@ fn mapped(
     let Mapping { start, end, file_offset, backing, name } = mapping;
     let backing: Backing<Arc<MappedFile>> = match backing {
         Backing::File(id) => {
-            let place = Place { tgid, start, end, name: Arc::clone(&name), since_ns, is_new };
+            let place = MappedAt { tgid, start, end, name: Arc::clone(&name), since_ns, is_new };
             Backing::File(file_of(id, place))
         }
         Backing::Vdso => Backing::Vdso,

@@ -42,18 +42,18 @@ const ROOT: Option<u32> = Some(0);
 /// What a thread does at a time.
 pub(super) trait Task: Send + Sized + 'static {
     /// Where it may get stuck.
-    fn place(&self) -> Place;
+    fn place(&self) -> WaitsFor;
     /// Whose process that is; `None` if it is gone.
-    fn user_of(place: &Place) -> Option<u32>;
+    fn user_of(place: &WaitsFor) -> Option<u32>;
     /// Does it; gives what is to be done behind what waits already.
     fn run(self) -> Vec<Self>;
     /// It will not be done.
     fn refuse(self);
 }
 
-/// Where a task may get stuck.
+/// What a task may wait for without end.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct WaitsFor {
     /// Of which process `/proc` is asked.
     pub(super) tgid: u32,
     /// Which of its files, if any.
@@ -91,7 +91,7 @@ struct Said(VecDeque<(Instant, (bool, bool))>);
 
 impl Said {
     /// Whether it is to be said of this place, which it then is.
-    fn is_due(&mut self, place: &Place, user: Option<u32>, now: Instant) -> bool {
+    fn is_due(&mut self, place: &WaitsFor, user: Option<u32>, now: Instant) -> bool {
         let what = (user == ROOT, place.path.is_some());
         self.0.retain(|(at, _)| now.duration_since(*at) < SAY_AGAIN);
         let is_due = self.0.iter().filter(|(_, said)| *said == what).count() < SAID;
@@ -105,7 +105,7 @@ impl Said {
 /// What the thread in charge is at.
 #[derive(Debug)]
 struct AtWork {
-    place: Place,
+    place: WaitsFor,
     since: Instant,
     tid: Pid,
 }
@@ -113,7 +113,7 @@ struct AtWork {
 #[derive(Clone, Debug)]
 struct Stuck {
     thread: u64,
-    place: Place,
+    place: WaitsFor,
     user: Option<u32>,
     device: Option<String>,
 }
@@ -272,7 +272,7 @@ impl<T: Task> Shared<T> {
 
     /// Whether a task would only get stuck as others of the same user are: of the same process or file
     /// system, or too many of all.
-    fn is_in_vain(&self, place: &Place) -> bool {
+    fn is_in_vain(&self, place: &WaitsFor) -> bool {
         let mut stuck = self.state().stuck.clone();
         if stuck.is_empty() {
             return false;
@@ -289,7 +289,7 @@ impl<T: Task> Shared<T> {
             return true;
         }
         // Not under the lock: this reads files.
-        let device_of = |place: &Place| mounts::device(place.tgid, place.path.as_deref()?);
+        let device_of = |place: &WaitsFor| mounts::device(place.tgid, place.path.as_deref()?);
         let Some(device) = device_of(place) else { return false };
         let mut there = 0;
         for Stuck { thread, place, device: known, .. } in stuck {
@@ -325,12 +325,12 @@ mod tests {
     }
 
     impl Task for Blocking {
-        fn place(&self) -> Place {
-            Place { tgid: self.number, path: None }
+        fn place(&self) -> WaitsFor {
+            WaitsFor { tgid: self.number, path: None }
         }
 
         /// Process 101 is of user 1, and so on.
-        fn user_of(place: &Place) -> Option<u32> {
+        fn user_of(place: &WaitsFor) -> Option<u32> {
             Some(place.tgid / 100)
         }
 
@@ -374,8 +374,8 @@ mod tests {
 
     #[test]
     fn of_files_and_of_processes_it_is_said_now_and_then() {
-        let process = Place { tgid: 1, path: None };
-        let file = Place { tgid: 1, path: Some("/program".into()) };
+        let process = WaitsFor { tgid: 1, path: None };
+        let file = WaitsFor { tgid: 1, path: Some("/program".into()) };
         let (mut said, start) = (Said::default(), Instant::now());
         for user in [Some(1000), ROOT] {
             for place in [&process, &file] {

@@ -17,7 +17,7 @@ use crate::{
         attr::{self, Counting},
         event::Event,
         open::{self, Scope},
-        probe::Place,
+        probe::ProbePoint,
         refusal::{self, Use},
     },
 };
@@ -27,7 +27,7 @@ use crate::{
 pub(super) struct Row {
     pub(super) event: Event,
     /// Where it is put, if it is a probe.
-    place: Option<Place>,
+    place: Option<ProbePoint>,
     /// Why nothing counts it.
     pub(super) refused: Option<Error>,
 }
@@ -45,7 +45,7 @@ pub(super) enum Failure {
 impl Row {
     /// The row of an event, of which nothing is open yet.
     pub(super) fn of(event: &Event) -> Result<Self> {
-        let place = Place::of(event.attr())?;
+        let place = ProbePoint::of(event.attr())?;
         Ok(Self { event: event.clone(), place, refused: None })
     }
 

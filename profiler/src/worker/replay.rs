@@ -131,7 +131,7 @@ fn replay(outputs: Outputs) -> Ledger {
     let (delivered, behind) = (count(), Arc::new(count()));
     let (sender, receiver) = queue::channel(Arc::clone(&behind), 8 << 20);
     let (mut headless, mut known) = (Headless::new(), FxHashMap::default());
-    let mut file_of = |id, place: crate::process::file::Place| {
+    let mut file_of = |id, place: crate::process::file::MappedAt| {
         let open = || {
             let is_program = place.name.ends_with("/chain");
             let file = is_program.then(|| File::open(folder().join("chain")).unwrap());

@@ -14,7 +14,7 @@ use profiler_events::{Attr, abi::PERF_TYPE_TRACEPOINT};
 use profiler_profile::source::Rate;
 
 pub use self::source::TraceSource;
-use super::probe::Place;
+use super::probe::ProbePoint;
 use crate::{
     bpf::{hit_filter::HitFilter, load::SlotSettings},
     error::Result,
@@ -29,7 +29,7 @@ pub struct Site {
     /// What to open.
     pub attr: Attr,
     /// Of a probe.
-    place: Option<Place>,
+    place: Option<ProbePoint>,
 }
 
 impl Site {
@@ -39,7 +39,7 @@ impl Site {
     ///
     /// The file has no such function, or no code there.
     pub fn find(attr: Attr) -> Result<Self> {
-        Ok(Self { place: Place::of(&attr)?, attr })
+        Ok(Self { place: ProbePoint::of(&attr)?, attr })
     }
 }
 

@@ -11,12 +11,12 @@ use std::{
 };
 
 /// A process that is not there, so that only the path is left.
-fn place(name: &Path) -> Place {
+fn place(name: &Path) -> MappedAt {
     let (name, since_ns) = (name.to_str().unwrap().into(), kernel::monotonic_ns());
-    Place { tgid: u32::MAX, start: 0, end: 1, name, since_ns, is_new: true }
+    MappedAt { tgid: u32::MAX, start: 0, end: 1, name, since_ns, is_new: true }
 }
 
-fn get(files: &Mutex<Files>, id: MappedId, place: Place) -> Arc<MappedFile> {
+fn get(files: &Mutex<Files>, id: MappedId, place: MappedAt) -> Arc<MappedFile> {
     let (file, opening) = Files::lock(files).get(id, place);
     if let Some(opening) = opening {
         opening.open(files);
@@ -74,7 +74,7 @@ fn a_new_mapping_of_a_file_that_was_written_to_is_another_file() {
     thread::sleep(Duration::from_millis(20));
     file.write_all(b"more").unwrap();
     assert_eq!(first.unchanged().err(), Some(Missing::Changed));
-    let found = get(&files, id, Place { is_new: false, ..place(file.path()) });
+    let found = get(&files, id, MappedAt { is_new: false, ..place(file.path()) });
     assert!(Arc::ptr_eq(&first, &found), "what /proc shows was mapped before");
     let second = get(&files, id, place(file.path()));
     assert!(second.unchanged().is_ok() && second.key() != first.key());
@@ -128,7 +128,7 @@ fn a_file_in_memory_is_one_file_however_often_it_is_written_and_mapped() {
     };
     assert_ne!(at, libc::MAP_FAILED);
     let start = at as u64;
-    let place = Place {
+    let place = MappedAt {
         tgid: std::process::id(),
         start,
         end: start + 4096,
