@@ -48,8 +48,8 @@ pub struct KernelSide {
     pub filters: Vec<String>,
     /// Samples of other processes that the agent has dropped.
     pub strangers: Arc<PerCpuCount>,
-    /// Records of mappings that did not fit into their rings, or that a thread was too far behind to be
-    /// told of.
+    /// Records of mappings that did not fit into their rings; and those of the kernel's code, or for a screen, for
+    /// which the naming thread had no room.
     pub sideband_lost: u64,
     /// Records of the sideband that could not be read.
     pub sideband_malformed: u64,

@@ -49,8 +49,8 @@ pub struct Ledger {
     /// Hits of tracepoints and probes that are no samples, since the kernel ran no program for them.
     #[serde(skip_serializing_if = "source_account::is_zero")]
     pub skipped: u64,
-    /// Records of mappings that the kernel could not write, since their ring was full, or that one of the
-    /// agent's threads was too far behind to be told of.
+    /// Records of mappings that the kernel could not write, since their ring was full; and those of the kernel's code,
+    /// or for a screen, for which the naming thread had no room.
     pub sideband_lost: u64,
     /// Records of the sideband that could not be read.
     pub sideband_malformed: u64,
