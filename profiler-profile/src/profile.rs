@@ -69,16 +69,15 @@ impl Profile {
         let symbol = Some(Arc::from(BEYOND));
         let frames = Arc::from([Frame { symbol, ..Frame::default() }]);
         let beyond = Location { address: Address::sampled(0), frames };
-        // No store gives these ids to others.
-        let stack = |id, locations| Arc::new(Stack { id: StackId(id), locations });
         Self {
             entries: FxHashMap::default(),
             limit_bytes,
             bytes: 0,
             held: FxHashSet::default(),
             beyond: FxHashMap::default(),
-            beyond_stack: stack(u64::MAX, [beyond].into()),
-            no_stack: stack(0, Box::default()),
+            beyond_stack: Arc::new(Stack::outside(0, beyond)),
+            // No store gives this id to others.
+            no_stack: Arc::new(Stack { id: StackId(0), locations: Box::default() }),
         }
     }
 

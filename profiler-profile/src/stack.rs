@@ -39,6 +39,12 @@ pub struct Stack {
 }
 
 impl Stack {
+    /// One of this address only that stands beside those of stores, of which none gives it its id: the number tells it from
+    /// others that do.
+    pub(crate) fn outside(number: u64, location: Location) -> Self {
+        Self { id: StackId(u64::MAX - number), locations: [location].into() }
+    }
+
     /// Tells it from all others.
     #[must_use]
     pub fn id(&self) -> StackId {

@@ -14,10 +14,12 @@ mod numbered;
 pub mod output;
 pub mod perf_script;
 pub mod pprof;
+pub mod push;
 mod rendered;
 pub mod root;
 pub mod speedscope;
 pub mod svg;
+mod tables;
 pub mod text;
 mod tree;
 

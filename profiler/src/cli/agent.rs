@@ -4,12 +4,13 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::{GENERAL, OUTPUT, SamplingArgs, serve::parse_listen};
+use super::{GENERAL, OUTPUT, SamplingArgs, SendingArgs, serve::parse_listen};
 use crate::{units, windows::folder};
 
 pub(super) const EXAMPLES: &str = "Examples:
   profiler agent                            the whole machine, into /var/lib/profiler
   profiler agent --keep 1d -F 49            for a day, at a higher rate
+  profiler agent --otlp http://gateway:4318 to an OpenTelemetry Collector, too
   profiler report --from '10 min ago'       what it has sampled since then";
 
 /// What its rate is where nobody says anything else is built into the settings.
@@ -21,7 +22,7 @@ const PORT: u16 = 7718;
 /// How to sample, and what becomes of that.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// Write windows to this folder, which is made for root only.
+    /// Write windows to this folder, which is made for root only; to none, if stores are sent them.
     #[arg(long, value_name = "FOLDER", default_value = folder::DEFAULT, help_heading = OUTPUT)]
     pub folder: PathBuf,
     /// Write a file for each such time: 60 (seconds), 5m.
@@ -52,6 +53,9 @@ pub struct AgentArgs {
     /// Print all settings as such a file, and exit.
     #[arg(long, help_heading = GENERAL)]
     pub print_config: bool,
+    /// Stores to send windows to.
+    #[command(flatten)]
+    pub sending: SendingArgs,
     /// How to sample.
     #[command(flatten)]
     pub sampling: SamplingArgs,

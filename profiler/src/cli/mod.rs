@@ -9,6 +9,7 @@ mod list;
 mod record;
 mod report;
 mod sampling;
+mod sending;
 mod serve;
 pub mod settings;
 mod stat;
@@ -35,6 +36,7 @@ pub use self::{
     record::RecordArgs,
     report::{By, FilterArgs, ReportArgs},
     sampling::{CallGraph, Root, SamplingArgs, Strict},
+    sending::SendingArgs,
     serve::ServeArgs,
     stat::StatArgs,
     stream::StreamArgs,

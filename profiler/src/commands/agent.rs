@@ -8,7 +8,7 @@ use std::{
 use clap::Parser as _;
 use rustix::process::geteuid;
 
-use super::{answer, session::Session};
+use super::{answer, session::Session, stores};
 use crate::{
     cli::{AgentArgs, Cli, Command, settings},
     error::{Error, Result},
@@ -19,13 +19,15 @@ use crate::{
     serve::Listen,
     stderr,
     windows::{
-        Windows,
+        Destination, Windows,
         folder::{Folder, Keep},
     },
 };
 
 /// The shortest window.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
+/// The folder where windows are written to none.
+const NO_FOLDER: &str = "none";
 /// No file with settings is longer.
 const MAX_CONFIG: u64 = 1 << 20;
 
@@ -68,13 +70,13 @@ fn sample(args: &AgentArgs, config: String, verbose: u8) -> Result<()> {
     if args.window < MIN_WINDOW {
         return Err(Error::Usage("--window: at least a second".into()));
     }
-    let folder = without_rights(|| Folder::open(&args.folder, keep))?;
+    let destinations = without_rights(|| open_destinations(args, keep))?;
     let port = open_port(args, config)?;
     let mut session = Session::prepare(&args.sampling, Vec::new(), verbose)?;
     session.notifier = Notifier::find();
     // Containers are in windows.
     session.config.process.metadata = true;
-    let windows = Arc::new(Windows::start(vec![Box::new(folder)], give_up_rights)?);
+    let windows = Arc::new(Windows::start(destinations, give_up_rights)?);
     let output = &mut session.config.worker.output;
     let captures = port.as_ref().map(|_| Arc::new(Captures::new(output.profile_bytes)));
     output.windows = Some(Parted { length: args.window, to: Arc::clone(&windows), captures });
@@ -87,6 +89,22 @@ fn sample(args: &AgentArgs, config: String, verbose: u8) -> Result<()> {
     }
     done?;
     if are_all_there { Ok(()) } else { Err(Error::system("windows are missing", "see above")) }
+}
+
+/// The folder, and the stores.
+fn open_destinations(args: &AgentArgs, keep: Keep) -> Result<Vec<Box<dyn Destination>>> {
+    let path = Some(&*args.folder).filter(|it| *it != Path::new(NO_FOLDER));
+    let mut destinations: Vec<Box<dyn Destination>> = Vec::new();
+    if let Some(path) = path {
+        destinations.push(Box::new(Folder::open(path, keep)?));
+    }
+    destinations.extend(stores::open(&args.sending, path)?);
+    if destinations.is_empty() {
+        return Err(Error::Usage(
+            "--folder none: no store is named that windows are sent to".into(),
+        ));
+    }
+    Ok(destinations)
 }
 
 /// Listens, before anything is loaded.

@@ -18,6 +18,7 @@ mod serve;
 mod session;
 mod stat;
 mod stored;
+mod stores;
 mod stream;
 mod top;
 mod unwind_info;

@@ -10,7 +10,11 @@ use super::exposition::{
     Exposition,
     Kind::{Counter, Gauge},
 };
-use crate::{queue::Part, windows::Progress, worker::told::Named};
+use crate::{
+    queue::Part,
+    windows::{Fates, Progress},
+    worker::told::Named,
+};
 
 /// What the reader of the ring knows of the run at one time.
 #[derive(Debug)]
@@ -186,13 +190,23 @@ fn windows(text: &mut Exposition, windows: &[Progress]) {
     let help = "Windows by destination, and by what has become of them.";
     let mut family = text.family("profiler_windows_total", Counter, help);
     for Progress { name, fates, .. } in windows {
-        for (fate, count) in
-            [("written", fates.written), ("dropped", fates.dropped), ("refused", fates.refused)]
-        {
+        let written = if fates.is_remote { "sent" } else { "written" };
+        for (fate, count) in [
+            (written, fates.written),
+            ("dropped", fates.dropped.total()),
+            ("refused", fates.refused),
+        ] {
             family.sample(&[("destination", name), ("fate", fate)], count);
         }
     }
-    let help = "Bytes of the windows that were written.";
+    let help = "Windows dropped, by reason.";
+    let mut family = text.family("profiler_windows_dropped_total", Counter, help);
+    for Progress { name, fates, .. } in windows {
+        for (reason, count) in fates.dropped.by_reason() {
+            family.sample(&[("destination", name), ("reason", reason)], count);
+        }
+    }
+    let help = "Bytes of the windows that were written or sent.";
     let mut family = text.family("profiler_windows_written_bytes_total", Counter, help);
     for it in windows {
         family.sample(&[("destination", &it.name)], it.fates.bytes);
@@ -202,6 +216,24 @@ fn windows(text: &mut Exposition, windows: &[Progress]) {
     for it in windows {
         family.sample(&[("destination", &it.name)], it.waiting);
     }
+    let stores = || windows.iter().filter(|it| it.fates.is_remote);
+    if stores().next().is_none() {
+        return;
+    }
+    let mut of_stores = |name, kind, help, value: fn(&Fates) -> u64| {
+        let mut family = text.family(name, kind, help);
+        for it in stores() {
+            family.sample(&[("destination", &it.name)], value(&it.fates));
+        }
+    };
+    let help = "Windows on disk that are not sent yet.";
+    of_stores("profiler_windows_spooled", Gauge, help, |it| it.spooled);
+    let help = "Bytes of these.";
+    of_stores("profiler_spool_bytes", Gauge, help, |it| it.spooled_bytes);
+    let help = "Attempts to send that failed, and are made again.";
+    of_stores("profiler_send_retries_total", Counter, help, |it| it.retries);
+    let help = "Profiles that stores have left out of windows that they took.";
+    of_stores("profiler_profiles_rejected_total", Counter, help, |it| it.rejected);
 }
 
 fn names(text: &mut Exposition, ledger: &Ledger, named: &Named) {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use profiler_profile::export::{about::About, output::Output, pprof};
 use tempfile::Builder;
 
-use super::{Destination, Window};
+use super::{Counts, Destination, Window, fates::add};
 use crate::{
     error::{Error, Result},
     stderr,
@@ -123,7 +123,7 @@ impl Destination for Folder {
         self.path.display().to_string()
     }
 
-    fn take(&mut self, window: &Window) -> Result<u64, String> {
+    fn take(&mut self, window: &Window, counts: &Counts) -> Result<(), String> {
         let failed = |error: io::Error| format!("{}: {}", self.path.display(), why(&error));
         // What is too old makes room first. Old windows that stay cost no new one.
         let before = self.evict(Timestamp::now());
@@ -131,7 +131,9 @@ impl Destination for Folder {
         if let Err(error) = before.and_then(|()| self.evict(Timestamp::now())) {
             stderr::notice(&format!("old windows stay: {}", failed(error)));
         }
-        Ok(bytes)
+        add(&counts.written, 1);
+        add(&counts.bytes, bytes);
+        Ok(())
     }
 }
 
@@ -186,10 +188,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b");
         let mut folder = Folder::open(&path, KEEP).unwrap();
-        let bytes = folder.take(&window()).unwrap();
+        let counts = Counts::default();
+        folder.take(&window(), &counts).unwrap();
+        let bytes = counts.read(false).bytes;
         let mut later = window();
         later.options.begun_ns = 61_001_000_000;
-        folder.take(&later).unwrap();
+        folder.take(&later, &counts).unwrap();
         let expected = ["20231114T221320.123Z.pb.gz", "20231114T221421.124Z.pb.gz"];
         assert_eq!(names(&path), expected);
         let first = fs::read(path.join(expected[0])).unwrap();
@@ -197,7 +201,8 @@ mod tests {
         // Packed.
         assert!(first.starts_with(&[0x1f, 0x8b]));
         // The clock was set back.
-        folder.take(&window()).unwrap();
+        folder.take(&window(), &counts).unwrap();
+        assert_eq!(counts.read(false).written, 3);
         assert_eq!(names(&path)[1], "20231114T221320.124Z.pb.gz");
         fs::remove_file(path.join("20231114T221320.124Z.pb.gz")).unwrap();
         // Nothing else is left, and what others put there is no window.

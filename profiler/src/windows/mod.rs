@@ -2,17 +2,19 @@
 //!
 //! The naming thread hands each window to [`Windows`], which never waits: each destination has a thread and a queue of its
 //! own, so that a slow one delays no other, and no sample. Every window has one fate at each destination, and a count for
-//! it: see [`Fates`].
+//! it: see [`Fates`]. A [folder](folder) keeps windows here, and a [store](remote) is sent them.
 
+mod fates;
 pub mod folder;
+pub mod remote;
 mod schedule;
 
 use std::{
-    fmt::{self, Write as _},
+    fmt::Write as _,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-        mpsc::{self, Receiver, SyncSender, TrySendError},
+        atomic::Ordering,
+        mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -20,7 +22,11 @@ use std::{
 
 use profiler_profile::{export::format::Options, ledger::Ledger, profile::Profile};
 
-pub use self::schedule::Schedule;
+use self::fates::add;
+pub use self::{
+    fates::{Counts, Dropped, Fates},
+    schedule::Schedule,
+};
 use crate::{
     error::{Error, Result},
     kernel, stderr,
@@ -34,6 +40,8 @@ const MAX_WAITING: usize = 64;
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the end of the run waits for the last windows.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// How long a destination may take to send what waits, at the end: less, so that what it has counted is told.
+const FINISHES_WITHIN: Duration = Duration::from_secs(8);
 const STEP: Duration = Duration::from_millis(5);
 
 /// What was sampled in a window.
@@ -63,25 +71,28 @@ pub trait Destination: Send + 'static {
     /// What the user calls it.
     fn name(&self) -> String;
 
-    /// Takes a window for good; how many bytes it has there.
+    /// Whether windows are sent over the network.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Takes a window, and counts what becomes of it.
     ///
     /// # Errors
     ///
     /// It is refused, for this reason.
-    fn take(&mut self, window: &Window) -> Result<u64, String>;
-}
+    fn take(&mut self, window: &Window, counts: &Counts) -> Result<(), String>;
 
-/// What has become of the windows at a destination. `ended = written + dropped + refused` when all are settled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fates {
-    /// Those that are there.
-    pub written: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Those for which the queue had no room, since the destination is slower than windows come.
-    pub dropped: u64,
-    /// Those that it could not take.
-    pub refused: u64,
+    /// Does some of what is left to do for windows that were taken; when to go on with that, if anything is left.
+    fn go_on(&mut self, counts: &Counts) -> Option<Instant> {
+        let _ = counts;
+        None
+    }
+
+    /// Does what can be done of that before the run ends.
+    fn finish(&mut self, counts: &Counts, until: Instant) {
+        let _ = (counts, until);
+    }
 }
 
 /// How it goes at a destination.
@@ -97,21 +108,6 @@ pub struct Progress {
     pub busy_for: Duration,
 }
 
-/// The same while they are counted.
-#[derive(Debug, Default)]
-struct Counts {
-    written: AtomicU64,
-    bytes: AtomicU64,
-    dropped: AtomicU64,
-    refused: AtomicU64,
-    /// The memory of those that wait.
-    waiting_bytes: AtomicU64,
-    /// Handed over, and not settled.
-    waiting: AtomicU64,
-    /// Since when a window is being taken; CLOCK_MONOTONIC, 0 while none is.
-    busy_since_ns: AtomicU64,
-}
-
 /// The destinations of a run.
 #[derive(Debug)]
 pub struct Windows {
@@ -122,6 +118,7 @@ pub struct Windows {
 #[derive(Debug)]
 struct Queue {
     name: String,
+    is_remote: bool,
     /// `None` when no more windows come.
     sender: Option<SyncSender<Arc<Window>>>,
     counts: Arc<Counts>,
@@ -153,7 +150,7 @@ impl Windows {
     pub fn progress(&self) -> Vec<Progress> {
         let of = |it: &Queue| Progress {
             name: it.name.clone(),
-            fates: it.counts.read(),
+            fates: it.counts.read(it.is_remote),
             waiting: it.counts.waiting.load(Ordering::Relaxed),
             busy_for: it.counts.busy_for(),
         };
@@ -172,12 +169,13 @@ impl Windows {
         }
         let (mut text, mut are_all_there) = (String::new(), true);
         for queue in &*queues {
-            let fates = queue.counts.read();
-            let late =
-                if queue.thread.is_finished() { "" } else { "; the last was not taken in time" };
+            let fates = queue.counts.read(queue.is_remote);
+            let is_settled = queue.counts.waiting.load(Ordering::Relaxed) == 0;
+            let late = if is_settled { "" } else { "; the last was not taken in time" };
             // Writing to memory does not fail.
             let _ = writeln!(text, "windows for {}: {fates}{late}", queue.name);
-            are_all_there &= queue.thread.is_finished() && fates.dropped + fates.refused == 0;
+            // What is in the spool is sent by the next run.
+            are_all_there &= is_settled && fates.dropped.total() + fates.refused == 0;
         }
         (text, are_all_there)
     }
@@ -191,7 +189,8 @@ impl Windows {
 impl Queue {
     fn start(destination: Box<dyn Destination>, prepare: fn()) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(MAX_WAITING);
-        let (name, counts) = (destination.name(), Arc::<Counts>::default());
+        let (name, is_remote) = (destination.name(), destination.is_remote());
+        let counts = Arc::<Counts>::default();
         let of_thread = Arc::clone(&counts);
         let thread = thread::Builder::new()
             .name("windows".into())
@@ -200,7 +199,7 @@ impl Queue {
                 take_all(destination, &receiver, &of_thread);
             })
             .map_err(|error| Error::system("cannot start a thread", error))?;
-        Ok(Self { name, sender: Some(sender), counts, thread })
+        Ok(Self { name, is_remote, sender: Some(sender), counts, thread })
     }
 
     /// Has a window wait, where there is room.
@@ -221,7 +220,7 @@ impl Queue {
         if let Some(Err(TrySendError::Disconnected(_))) = sent {
             add(&counts.refused, 1);
         } else {
-            add(&counts.dropped, 1);
+            add(&counts.queue_full, 1);
             stderr::say(&format!("a window was dropped: {} is too slow", self.name));
         }
     }
@@ -233,58 +232,40 @@ fn take_all(
     counts: &Counts,
 ) {
     let mut said: Option<Instant> = None;
-    for window in windows {
-        counts.waiting_bytes.fetch_sub(window.bytes(), Ordering::Relaxed);
-        counts.busy_since_ns.store(kernel::monotonic_ns(), Ordering::Relaxed);
-        let taken = destination.take(&window);
-        counts.busy_since_ns.store(0, Ordering::Relaxed);
-        match taken {
-            Ok(bytes) => {
-                add(&counts.written, 1);
-                add(&counts.bytes, bytes);
-            }
-            Err(why) => {
-                add(&counts.refused, 1);
-                if said.is_none_or(|it| it.elapsed() >= SAY_INTERVAL) {
-                    stderr::say(&format!("a window is lost: {why}"));
-                    said = Some(Instant::now());
-                }
-            }
+    let mut go_on = destination.go_on(counts);
+    loop {
+        let window = match go_on {
+            None => windows.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => windows.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        match window {
+            Ok(window) => take(&mut *destination, &window, counts, &mut said),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
         }
-        counts.waiting.fetch_sub(1, Ordering::Relaxed);
+        go_on = destination.go_on(counts);
     }
+    destination.finish(counts, Instant::now() + FINISHES_WITHIN);
 }
 
-fn add(count: &AtomicU64, by: u64) {
-    count.fetch_add(by, Ordering::Relaxed);
-}
-
-impl Counts {
-    fn read(&self) -> Fates {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Fates {
-            written: read(&self.written),
-            bytes: read(&self.bytes),
-            dropped: read(&self.dropped),
-            refused: read(&self.refused),
+fn take(
+    destination: &mut dyn Destination,
+    window: &Window,
+    counts: &Counts,
+    said: &mut Option<Instant>,
+) {
+    counts.waiting_bytes.fetch_sub(window.bytes(), Ordering::Relaxed);
+    counts.busy_since_ns.store(kernel::monotonic_ns(), Ordering::Relaxed);
+    let taken = destination.take(window, counts);
+    counts.busy_since_ns.store(0, Ordering::Relaxed);
+    if let Err(why) = taken {
+        add(&counts.refused, 1);
+        if said.is_none_or(|it| it.elapsed() >= SAY_INTERVAL) {
+            stderr::say(&format!("a window is lost: {why}"));
+            *said = Some(Instant::now());
         }
     }
-
-    fn busy_for(&self) -> Duration {
-        match self.busy_since_ns.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since_ns => Duration::from_nanos(kernel::monotonic_ns().saturating_sub(since_ns)),
-        }
-    }
-}
-
-/// `12 written (1.2 MiB), 0 dropped, 0 refused`
-impl fmt::Display for Fates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { written, bytes, dropped, refused } = self;
-        let kib = bytes.div_ceil(1 << 10);
-        write!(f, "{written} written ({kib} KiB), {dropped} dropped, {refused} refused")
-    }
+    counts.waiting.fetch_sub(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -335,8 +316,13 @@ pub(crate) mod tests {
             "a slow one".into()
         }
 
-        fn take(&mut self, _: &Window) -> Result<u64, String> {
-            if self.0.recv().unwrap() { Ok(1000) } else { Err("full".into()) }
+        fn take(&mut self, _: &Window, counts: &Counts) -> Result<(), String> {
+            if !self.0.recv().unwrap() {
+                return Err("full".into());
+            }
+            add(&counts.written, 1);
+            add(&counts.bytes, 1000);
+            Ok(())
         }
     }
 
@@ -347,8 +333,10 @@ pub(crate) mod tests {
             "a quick one".into()
         }
 
-        fn take(&mut self, _: &Window) -> Result<u64, String> {
-            Ok(10)
+        fn take(&mut self, _: &Window, counts: &Counts) -> Result<(), String> {
+            add(&counts.written, 1);
+            add(&counts.bytes, 10);
+            Ok(())
         }
     }
 
@@ -363,7 +351,7 @@ pub(crate) mod tests {
     fn each_window_has_one_fate_and_a_slow_destination_delays_no_other() {
         let (words, given) = mpsc::channel();
         let windows = Windows::start(vec![Box::new(Slow(given)), Box::new(Quick)], || {}).unwrap();
-        let written = |at: usize| windows.queues()[at].counts.read().written;
+        let written = |at: usize| windows.queues()[at].counts.read(false).written;
         for at in 1..=5 {
             windows.hand_over(window());
             while written(1) < at {
@@ -371,7 +359,7 @@ pub(crate) mod tests {
             }
         }
         // One is being taken, or will be, and two wait.
-        let dropped = windows.queues()[0].counts.read().dropped;
+        let dropped = windows.queues()[0].counts.read(false).dropped.queue_full;
         assert!((2..=3).contains(&dropped), "{dropped}");
         let left = 5 - dropped;
         wait_until_busy(&windows);

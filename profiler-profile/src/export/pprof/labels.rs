@@ -1,7 +1,11 @@
 //! Whose a sample is: its labels.
 
-use super::tables::{Finished, Tables};
-use crate::{printable::printable, profile_proto::Label, sample::Task};
+use crate::{
+    export::tables::{Finished, Tables},
+    printable::printable,
+    profile_proto::Label,
+    sample::Task,
+};
 
 /// The keys, by the numbers of their texts.
 pub(super) struct Keys {

@@ -4,7 +4,6 @@
 //! those of <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 mod labels;
-mod tables;
 mod values;
 
 use std::io::{self, Write};
@@ -14,13 +13,13 @@ use prost::Message as _;
 
 use self::{
     labels::{Keys, Who},
-    tables::Tables,
     values::Values,
 };
 use super::{
     about::About,
     format::{Export, Format, Processes},
     numbered::{self, Numbered},
+    tables::Tables,
 };
 use crate::{
     printable::printable,
@@ -49,6 +48,20 @@ fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result
     write_messages(profile, about, &mut gzip)?;
     gzip.finish()?;
     Ok(())
+}
+
+/// The same, not packed.
+pub(super) fn unpacked(profile: &Profile, about: &About<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    write_messages(profile, about, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// What was not packed, packed.
+pub(super) fn packed(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut gzip = GzBuilder::new().write(Vec::new(), Compression::default());
+    gzip.write_all(bytes)?;
+    gzip.finish()
 }
 
 /// A sample with the numbers of what it refers to.

@@ -1,8 +1,10 @@
 //! What the values of a sample are: of each source how many samples, and what these stand for.
 
-use super::tables::{Finished, Tables};
 use crate::{
-    export::about::{About, Sampled},
+    export::{
+        about::{About, Sampled},
+        tables::{Finished, Tables},
+    },
     import,
     ledger::SourceAccount,
     printable::printable,

@@ -12,7 +12,7 @@ use profiler_profile::{
 };
 
 use super::*;
-use crate::windows::Fates;
+use crate::windows::{Dropped, Fates};
 
 /// A ledger of two events of one name and one of another, of which so many have fired and were delivered.
 fn ledger(fired: u64, delivered: u64) -> Ledger {
@@ -81,12 +81,31 @@ fn beside() -> Beside {
             evicted_processes: 0,
             beyond_memory: 2,
         },
-        windows: vec![Progress {
-            name: "/tmp/a \"b\"".into(),
-            fates: Fates { written: 4, bytes: 99, dropped: 1, refused: 0 },
-            waiting: 1,
-            busy_for: Duration::ZERO,
-        }],
+        windows: vec![
+            Progress {
+                name: "/tmp/a \"b\"".into(),
+                fates: Fates {
+                    written: 4,
+                    bytes: 99,
+                    dropped: Dropped { queue_full: 1, ..Dropped::default() },
+                    ..Fates::default()
+                },
+                waiting: 1,
+                busy_for: Duration::ZERO,
+            },
+            Progress {
+                name: "otlp http://a".into(),
+                fates: Fates {
+                    is_remote: true,
+                    written: 3,
+                    spooled: 2,
+                    retries: 7,
+                    ..Fates::default()
+                },
+                waiting: 0,
+                busy_for: Duration::ZERO,
+            },
+        ],
         queue: [part("samples"), part("stack_snapshots"), part("events")],
         began: 1.5e9,
     }
@@ -172,6 +191,12 @@ fn what_is_written_can_be_read_and_adds_up() {
     assert_eq!(one("profiler_samples_waiting", &[]), 15.0);
     let fate = [("destination", "/tmp/a \"b\""), ("fate", "dropped")];
     assert_eq!(one("profiler_windows_total", &fate), 1.0);
+    let full = [("destination", "/tmp/a \"b\""), ("reason", "queue_full")];
+    assert_eq!(one("profiler_windows_dropped_total", &full), 1.0);
+    let store = [("destination", "otlp http://a")];
+    assert_eq!(one("profiler_windows_total", &[store[0], ("fate", "sent")]), 3.0);
+    assert_eq!(one("profiler_windows_spooled", &store), 2.0);
+    assert_eq!(one("profiler_send_retries_total", &store), 7.0);
     assert_eq!(
         one("profiler_samples_lost_total", &[("event", "cycles"), ("reason", "ring_full")]),
         4.0

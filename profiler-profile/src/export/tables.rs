@@ -1,8 +1,8 @@
-//! What the samples of a pprof profile refer to: texts, mappings, functions and locations.
+//! What the samples of a pprof or OTLP profile refer to: texts, mappings, functions and locations.
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     export::{
@@ -30,6 +30,25 @@ pub(super) struct Tables {
     known: FxHashMap<(*const Frame, bool), (u32, u32)>,
     /// In how many samples a mapping is, by its number.
     samples: BTreeMap<u32, u64>,
+    /// Mappings of the kernel's own code, by their numbers.
+    of_kernel: FxHashSet<u32>,
+    style: Style,
+}
+
+/// What formats with such tables have each its own way.
+#[derive(Clone, Copy)]
+pub(super) struct Style {
+    /// The file of the kernel's own code.
+    pub(super) kernel: &'static str,
+    /// Whether a place in a file that has no name has a line that says so.
+    pub(super) says_unknown: bool,
+}
+
+/// pprof's.
+impl Default for Style {
+    fn default() -> Self {
+        Self { kernel: KERNEL, says_unknown: true }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,6 +78,10 @@ struct Line {
 }
 
 impl Tables {
+    pub(super) fn new(style: Style) -> Self {
+        Self { style, ..Self::default() }
+    }
+
     /// The number of a text.
     pub(super) fn text(&mut self, text: &str) -> u32 {
         self.texts.number_of(text)
@@ -91,15 +114,17 @@ impl Tables {
             return *known;
         }
         let mapping = self.mapping(frames.last(), is_kernel);
-        let lines = frames.iter().map(|frame| self.line(frame)).collect();
-        let address = match frames {
+        let unnamed = match frames {
             [Frame { module: Some(file), offset, .. }]
                 if file.starts_with('/') && frames.iter().all(|it| it.name().is_none()) =>
             {
-                *offset
+                Some(*offset)
             }
-            _ => 0,
+            _ => None,
         };
+        let says_lines = self.style.says_unknown || unnamed.is_none();
+        let lines = frames.iter().filter(|_| says_lines).map(|frame| self.line(frame)).collect();
+        let address = unnamed.unwrap_or(0);
         let number = self.locations.number(Location { mapping, address, lines });
         self.known.insert(key, (number, mapping));
         (number, mapping)
@@ -113,13 +138,17 @@ impl Tables {
                 self.text(&format!("[{}]", printable(module)))
             }
             Some(module) => self.text(&printable(module)),
-            None if is_kernel => self.text(KERNEL),
+            None if is_kernel => self.text(self.style.kernel),
             // If no location had a mapping, pprof would miss that of the program.
             None => self.text(UNKNOWN),
         };
         let build_id = frame.and_then(|it| it.build_id).map(|id| id.to_string());
         let build_id = self.text(&build_id.unwrap_or_default());
-        self.mappings.number(Mapping { file, build_id })
+        let number = self.mappings.number(Mapping { file, build_id });
+        if is_kernel {
+            self.of_kernel.insert(number);
+        }
+        number
     }
 
     fn line(&mut self, frame: &Frame) -> Line {
@@ -186,7 +215,8 @@ impl Tables {
         let functions = functions.collect();
         let locations =
             locations.into_iter().zip(0..).map(|(it, place)| location(&it, place)).collect();
-        Finished { texts, mappings, functions, locations, text_places, location_places }
+        let of_kernel = self.of_kernel.iter().map(|it| id(mapping_places.of(*it))).collect();
+        Finished { texts, mappings, functions, locations, of_kernel, text_places, location_places }
     }
 }
 
@@ -196,6 +226,8 @@ pub(super) struct Finished {
     pub(super) mappings: Vec<proto::Mapping>,
     pub(super) functions: Vec<proto::Function>,
     pub(super) locations: Vec<proto::Location>,
+    /// Mappings of the kernel's own code, by their ids.
+    pub(super) of_kernel: FxHashSet<u64>,
     text_places: Places,
     location_places: Places,
 }
