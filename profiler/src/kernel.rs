@@ -81,6 +81,12 @@ impl OnlineCpus {
         Reread::open(Path::new(CPU_LISTS).join("online")).map(Self)
     }
 
+    /// What a file says in the place of that list.
+    #[cfg(test)]
+    pub(crate) fn told_by(path: &Path) -> Self {
+        Self(Reread::open(path.to_owned()).unwrap())
+    }
+
     /// The CPUs that are online now.
     pub(crate) fn read(&self) -> Result<CpuList> {
         let failed =

@@ -30,10 +30,11 @@ use crate::{
         count::Total,
         counters::{Counters, Reading},
         cpu_time::{self, CpuTime},
+        hotplug::Followed,
         plan::{Plan, Target},
         ratios::ratio,
         repeat::Spread,
-        run::{self, Block, End, Times},
+        run::{self, Block, End, Times, Watches},
     },
     stderr,
     units::ProcessSpec,
@@ -170,9 +171,9 @@ impl Job {
         };
         // What ours has used, which the command goes on from.
         let own = command.map(cpu_time::so_far).unwrap_or_default();
-        let on_exec = matches!(self.target, Target::Command);
-        let counting =
-            run::count(&mut counters, launch.as_mut(), watched, times, on_exec, signals, each);
+        let cpus = Followed::of(&self.target, self.args.cpus.as_ref())?;
+        let watches = Watches { tasks: watched, cpus };
+        let counting = run::count(&mut counters, launch.as_mut(), watches, times, signals, each);
         let end = runtime.block_on(counting)?;
         drop(counters);
         let has_ended = launch.is_some() && end.has_ended;

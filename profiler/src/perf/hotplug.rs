@@ -18,20 +18,21 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// A line for each kind of change.
-    pub fn notices(&self) -> impl Iterator<Item = String> {
+    /// A line for each kind of change, of CPUs that are sampled, or counted.
+    pub fn notices(&self, done: &str) -> impl Iterator<Item = String> {
         let kinds = [
-            (&self.gone, "went offline: not sampled until back online"),
-            (&self.came, "came online: sampled from now on"),
-            (&self.revived, "was offline for a moment: sampled again"),
+            (&self.gone, format!("went offline: not {done} until back online")),
+            (&self.came, format!("came online: {done} from now on")),
+            (&self.revived, format!("was offline for a moment: {done} again")),
         ];
         let changed = kinds.into_iter().filter(|(cpus, _)| !cpus.is_empty()).map(|(cpus, what)| {
             let cpus: CpuList = cpus.iter().copied().collect();
             format!("CPU {cpus} {what}")
         });
         let refused = self.refused.iter();
-        changed
-            .chain(refused.map(|(cpu, why)| format!("CPU {cpu} is online, but not sampled: {why}")))
+        let refused =
+            refused.map(move |(cpu, why)| format!("CPU {cpu} is online, but not {done}: {why}"));
+        changed.chain(refused)
     }
 }
 
@@ -47,7 +48,7 @@ mod tests {
             refused: vec![(5, Error::system("perf_event_open", "too many"))],
             ..Changes::default()
         };
-        let lines: Vec<String> = changes.notices().collect();
+        let lines: Vec<String> = changes.notices("sampled").collect();
         assert_eq!(
             lines,
             [
@@ -56,6 +57,6 @@ mod tests {
                 "CPU 5 is online, but not sampled: perf_event_open: too many",
             ]
         );
-        assert_eq!(Changes::default().notices().count(), 0);
+        assert_eq!(Changes::default().notices("sampled").count(), 0);
     }
 }

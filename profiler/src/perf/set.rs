@@ -118,7 +118,7 @@ impl EventSet {
             };
             sampled.push((cpu, state));
         }
-        let mut notices: Vec<String> = changes.notices().collect();
+        let mut notices: Vec<String> = changes.notices("sampled").collect();
         notices.extend(lowest.and_then(|precise| less_precise(&event, precise)));
         let newcomers = !only_these;
         let online = OnlineCpus::open().map_err(Failure::Other)?;
@@ -296,7 +296,7 @@ impl Source for EventSet {
     }
 
     fn follow_cpus(&mut self, revived: &[u32]) -> Vec<String> {
-        self.look(revived).notices().collect()
+        self.look(revived).notices("sampled").collect()
     }
 
     fn poll(&mut self) {

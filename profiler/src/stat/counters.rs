@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    ffi::CStr,
+    ffi::{CStr, CString},
     io,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
     thread,
@@ -48,15 +48,24 @@ pub(crate) enum Reading {
 /// Events that are open. They are closed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    rows: Vec<Row>,
-    groups: Vec<OpenGroup>,
+    pub(super) rows: Vec<Row>,
+    /// Those of the plan, as the PMU had room for them.
+    pub(super) groups: Vec<Group>,
+    pub(super) open: Vec<OpenGroup>,
+    /// What events that are closed had counted, by row, and has not been taken.
+    pub(super) closed: Vec<Total>,
+    pub(super) filter: Option<CString>,
     /// Whether they begin when a command is executed.
     on_exec: bool,
 }
 
 /// A group in one place, its leader first.
 #[derive(Debug)]
-struct OpenGroup(Vec<OpenCounter>);
+pub(super) struct OpenGroup {
+    /// The CPU, if it is on one and only there.
+    pub(super) cpu: Option<u32>,
+    counters: Vec<OpenCounter>,
+}
 
 #[derive(Debug)]
 struct OpenCounter {
@@ -113,11 +122,21 @@ impl Counters {
 
     fn at(plan: &Plan, scopes: &[Scope<'_>], on_exec: bool) -> Result<Self> {
         let rows = plan.events.iter().map(Row::of);
-        let mut counters = Self { rows: rows.collect::<Result<_>>()?, groups: Vec::new(), on_exec };
+        let mut counters = Self {
+            rows: rows.collect::<Result<_>>()?,
+            groups: Vec::new(),
+            open: Vec::new(),
+            closed: vec![Total::default(); plan.events.len()],
+            filter: plan.filter.clone(),
+            on_exec,
+        };
         let mut left: VecDeque<Group> = plan.groups.iter().cloned().collect();
         while let Some(group) = left.pop_front() {
-            match counters.open_group(&group, scopes, plan.filter.as_deref()) {
-                Ok(opened) => counters.groups.extend(opened),
+            match counters.open_group(&group, scopes) {
+                Ok(opened) => {
+                    counters.open.extend(opened);
+                    counters.groups.push(group);
+                }
                 Err(_) if group.may_split && group.events.len() > 1 => {
                     let alone = |event| Group { events: vec![event], may_split: false };
                     group.events.into_iter().rev().for_each(|it| left.push_front(alone(it)));
@@ -129,12 +148,7 @@ impl Counters {
     }
 
     /// Opens a group in each of these places.
-    fn open_group(
-        &mut self,
-        group: &Group,
-        scopes: &[Scope<'_>],
-        filter: Option<&CStr>,
-    ) -> Result<Vec<OpenGroup>> {
+    fn open_group(&mut self, group: &Group, scopes: &[Scope<'_>]) -> Result<Vec<OpenGroup>> {
         let cpus = self.cpus_of(group)?;
         let is_there = |scope: &&Scope<'_>| match (scope, &cpus) {
             (Scope::Cpu(cpu) | Scope::Cgroup { cpu, .. }, Some(cpus)) => cpus.contains(*cpu),
@@ -147,8 +161,8 @@ impl Counters {
         }
         let mut opened = Vec::new();
         for scope in there {
-            match self.open_at(group, *scope, filter) {
-                Ok(group) if group.0.is_empty() => {}
+            match self.open_at(group, *scope) {
+                Ok(group) if group.counters.is_empty() => {}
                 Ok(group) => opened.push(group),
                 Err(Failure::Gone) => {}
                 Err(Failure::NotSupported(error) | Failure::Refused(error)) => return Err(error),
@@ -158,12 +172,12 @@ impl Counters {
     }
 
     /// Opens a group in one place, apart from what nothing counts.
-    fn open_at(
+    pub(super) fn open_at(
         &mut self,
         group: &Group,
         scope: Scope<'_>,
-        filter: Option<&CStr>,
     ) -> Result<OpenGroup, Failure> {
+        let filter: Option<&CStr> = self.filter.as_deref();
         let mut opened: Vec<OpenCounter> = Vec::new();
         for &at in &group.events {
             let Some(row) = self.rows.get_mut(at).filter(|it| it.refused.is_none()) else {
@@ -184,11 +198,15 @@ impl Counters {
                 Err(other) => return Err(other),
             }
         }
-        Ok(OpenGroup(opened))
+        let cpu = match scope {
+            Scope::Cpu(cpu) | Scope::Cgroup { cpu, .. } => Some(cpu),
+            Scope::Task { cpu, .. } => cpu,
+        };
+        Ok(OpenGroup { cpu, counters: opened })
     }
 
     /// The CPUs that a group has to be opened on, where its PMU says so.
-    fn cpus_of(&self, group: &Group) -> Result<Option<CpuList>> {
+    pub(super) fn cpus_of(&self, group: &Group) -> Result<Option<CpuList>> {
         let mut rows = group.events.iter().filter_map(|at| self.rows.get(*at));
         let Some(text) = rows.find_map(|row| row.event.attr().cpus.as_ref()) else {
             return Ok(None);
@@ -204,7 +222,7 @@ impl Counters {
 
     /// Fails if nothing is counted at all.
     fn check_any(mut self) -> Result<Self> {
-        if self.groups.is_empty() {
+        if self.open.is_empty() {
             let refused = self.rows.iter_mut().find_map(|row| row.refused.take());
             let ended = || Error::system("nothing is counted", "what was to be counted has ended");
             return Err(refused.unwrap_or_else(ended));
@@ -222,48 +240,46 @@ impl Counters {
         self.rows.iter().map(|row| row.event.clone()).collect()
     }
 
+    /// Whether the events begin by themselves, when a command is executed.
+    pub(crate) fn begin_on_exec(&self) -> bool {
+        self.on_exec
+    }
+
     /// Counts from now on.
     pub(crate) fn enable(&self) -> Result<()> {
-        self.each_leader("PERF_EVENT_IOC_ENABLE", |fd| {
-            // SAFETY: the ioctl takes no pointer.
-            unsafe { sys::ioctls::ENABLE(fd, 0) }
-        })
+        self.open.iter().try_for_each(OpenGroup::enable)
     }
 
     /// Counts no more.
     pub(crate) fn disable(&self) -> Result<()> {
-        self.each_leader("PERF_EVENT_IOC_DISABLE", |fd| {
-            // SAFETY: the ioctl takes no pointer.
-            unsafe { sys::ioctls::DISABLE(fd, 0) }
+        self.open.iter().try_for_each(|group| {
+            group.tell("PERF_EVENT_IOC_DISABLE", |fd| {
+                // SAFETY: the ioctl takes no pointer.
+                unsafe { sys::ioctls::DISABLE(fd, 0) }
+            })
         })
-    }
-
-    fn each_leader(&self, name: &str, call: impl Fn(i32) -> i32) -> Result<()> {
-        for leader in self.groups.iter().filter_map(|group| group.0.first()) {
-            if call(leader.fd.as_raw_fd()) < 0 {
-                return Err(Error::system(name, io::Error::last_os_error()));
-            }
-        }
-        Ok(())
     }
 
     /// What each event has counted since this was last asked.
     pub(crate) fn take(&mut self) -> Result<Vec<Reading>> {
-        let mut totals = vec![Total::default(); self.rows.len()];
+        let nothing = vec![Total::default(); self.rows.len()];
+        let mut totals = std::mem::replace(&mut self.closed, nothing);
+        let was_open = |it: &Total| it.enabled_ns > 0;
         let mut failed = vec![false; self.rows.len()];
         // Of a task that sleeps no time is counted, and no event: that is known. A command that was never executed has
         // not begun.
         let mut begun = vec![!self.on_exec; self.rows.len()];
-        let (mut open, mut unread) = (vec![false; self.rows.len()], vec![false; self.rows.len()]);
-        for group in &mut self.groups {
+        let mut open: Vec<bool> = totals.iter().map(was_open).collect();
+        let mut unread = vec![false; self.rows.len()];
+        for group in &mut self.open {
             let read = match group.read_whole() {
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
-                    group.0.iter().for_each(|it| set(&mut unread, it.row));
+                    group.counters.iter().for_each(|it| set(&mut unread, it.row));
                     continue;
                 }
                 read => read.map_err(|error| Error::system("cannot read a counter", error))?,
             };
-            for counter in &mut group.0 {
+            for counter in &mut group.counters {
                 set(&mut open, counter.row);
                 let now = read.as_ref().map(|it| it.iter().find(|(id, _)| *id == counter.id));
                 match now {
@@ -297,7 +313,7 @@ impl Counters {
         let is_in_parts = |group: &OpenGroup| {
             group.read().is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
         };
-        !self.groups.iter().any(is_in_parts)
+        !self.open.iter().any(is_in_parts)
     }
 }
 
@@ -314,10 +330,61 @@ impl OpenGroup {
     }
 
     /// Reads all of it at once; `None` if the kernel has given it up.
+    ///
+    /// The kernel takes a group apart when its CPU goes offline: then each event has an answer of its own.
     fn read(&self) -> io::Result<Option<Vec<(u64, EventCount)>>> {
-        let Some(leader) = self.0.first() else { return Ok(Some(Vec::new())) };
-        let mut bytes = vec![0; group::bytes(self.0.len())];
-        let read = rustix::io::read(&leader.fd, &mut *bytes)?;
+        let Some((leader, others)) = self.counters.split_first() else {
+            return Ok(Some(Vec::new()));
+        };
+        let Some(mut counts) = leader.read(self.counters.len())? else { return Ok(None) };
+        if counts.len() == 1 {
+            for other in others {
+                let Some(count) = other.read(1)? else { return Ok(None) };
+                counts.extend(count);
+            }
+        }
+        Ok(Some(counts))
+    }
+
+    /// Counts from now on.
+    pub(super) fn enable(&self) -> Result<()> {
+        self.tell("PERF_EVENT_IOC_ENABLE", |fd| {
+            // SAFETY: the ioctl takes no pointer.
+            unsafe { sys::ioctls::ENABLE(fd, 0) }
+        })
+    }
+
+    /// By its first event.
+    fn tell(&self, name: &str, call: impl Fn(i32) -> i32) -> Result<()> {
+        match self.counters.first() {
+            Some(leader) if call(leader.fd.as_raw_fd()) < 0 => {
+                Err(Error::system(name, io::Error::last_os_error()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The rows of its events.
+    pub(super) fn rows(&self) -> impl Iterator<Item = usize> {
+        self.counters.iter().map(|it| it.row)
+    }
+
+    /// What each of its events, by row, has counted since it was last read; nothing of one that the kernel has given up.
+    pub(super) fn rest(&self) -> io::Result<Vec<(usize, Total)>> {
+        let counts = self.read()?.unwrap_or_default();
+        let rest = self.counters.iter().filter_map(|counter| {
+            let (_, now) = counts.iter().find(|(id, _)| *id == counter.id)?;
+            Some((counter.row, Total::of(since(*now, counter.before))))
+        });
+        Ok(rest.collect())
+    }
+}
+
+impl OpenCounter {
+    /// Reads it, with those of its group, so many in all; `None` if the kernel has given it up.
+    fn read(&self, group: usize) -> io::Result<Option<Vec<(u64, EventCount)>>> {
+        let mut bytes = vec![0; group::bytes(group)];
+        let read = rustix::io::read(&self.fd, &mut *bytes)?;
         if read == 0 {
             return Ok(None);
         }

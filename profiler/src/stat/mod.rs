@@ -7,6 +7,7 @@ pub(crate) mod count;
 pub(crate) mod counters;
 pub(crate) mod cpu_time;
 pub(crate) mod group;
+pub(crate) mod hotplug;
 pub(crate) mod plan;
 pub(crate) mod ratios;
 pub(crate) mod repeat;

@@ -13,16 +13,22 @@ use tokio::{
     time::{interval, sleep_until},
 };
 
-use super::counters::{Counters, Reading};
+use super::{
+    counters::{Counters, Reading},
+    hotplug::Followed,
+};
 use crate::{
     error::{Error, Result},
     launch::Launch,
     process::watched::Watched,
     shutdown::{Signals, after},
+    stderr,
 };
 
 /// How often it is looked whether processes that others have started are still there.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// How often it is looked which CPUs are online.
+const CPUS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// When to read, and when to end but for a signal.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +37,15 @@ pub(crate) struct Times {
     pub(crate) duration: Option<Duration>,
     /// Read each time that this has passed.
     pub(crate) interval: Option<Duration>,
+}
+
+/// What comes and goes while it is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Watches<'a> {
+    /// The processes and threads of `-p` and `-t`.
+    pub(crate) tasks: Option<Watched>,
+    /// CPUs.
+    pub(crate) cpus: Option<Followed<'a>>,
 }
 
 /// What was counted in an interval, or in all of the time.
@@ -60,19 +75,20 @@ pub(crate) struct End {
 pub(crate) async fn count(
     counters: &mut Counters,
     mut launch: Option<&mut Launch>,
-    watched: Option<Watched>,
+    watches: Watches<'_>,
     times: Times,
-    begins_on_exec: bool,
     signals: &mut Signals,
     mut each: impl FnMut(Block) -> Result<()>,
 ) -> Result<End> {
     let command = launch.as_ref().map(|it| Exit::of(it.pid())).transpose()?;
-    if !begins_on_exec {
+    if !counters.begin_on_exec() {
         counters.enable()?;
     }
     let start = Instant::now();
     launch.as_mut().map_or(Ok(()), |it| it.execute())?;
-    let mut over = pin!(has_ended(command, watched));
+    let Watches { tasks, cpus: mut followed } = watches;
+    let mut over = pin!(has_ended(command, tasks));
+    let mut look = interval(CPUS_INTERVAL);
     let mut late = pin!(after(times.duration));
     let (mut read, mut next) = (start, times.interval.and_then(|it| start.checked_add(it)));
     let (mut was_signaled, mut has_ended) = (false, false);
@@ -95,6 +111,11 @@ pub(crate) async fn count(
                 break;
             }
             () = &mut late => break,
+            _ = look.tick(), if followed.is_some() => {
+                if let Some(changes) = followed.as_mut().map(|it| it.look(counters)).transpose()? {
+                    changes.notices("counted").for_each(|it| stderr::notice(&it));
+                }
+            }
             () = until(next) => {
                 block(counters, Instant::now())?;
                 next = times.interval.and_then(|it| following(start, it, start.elapsed()));

@@ -1,6 +1,11 @@
 //! CPUs that go offline and come back while they are sampled.
 
-use std::{fs, process::Stdio, thread};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+    thread,
+};
 
 use profiler::{
     bpf::load,
@@ -183,6 +188,35 @@ fn a_cpu_that_was_not_asked_for_may_go_and_come() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn a_cpu_that_comes_back_is_counted_again() {
+    let Some(cpu) = Cpu1::take() else { return };
+    let stderr = Stderr(NamedTempFile::new().unwrap());
+    // The kernel takes the group apart when the CPU goes.
+    let events = "{cpu-clock,page-faults}";
+    let mut command = profiler();
+    command.args(["stat", "--json", "-C", "1", "-d", "10m", "-I", "100", "-e", events]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr.0.reopen().unwrap());
+    let mut counting = Program(command.spawn().unwrap());
+    let mut lines = BufReader::new(counting.0.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let mut wait_for = |event: &str, state: &str| {
+        while let it = next()
+            && (it["event"] != event || it["state"] != state)
+        {}
+    };
+    for event in ["cpu-clock", "page-faults"] {
+        wait_for(event, "counted");
+    }
+    cpu.set_online(false);
+    wait_for("cpu-clock", "not_counted");
+    assert!(stderr.text().contains("CPU 1 went offline: not counted"), "{}", stderr.text());
+    cpu.set_online(true);
+    wait_for("cpu-clock", "counted");
+    assert!(stderr.text().contains("CPU 1 came online: counted"), "{}", stderr.text());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn a_dead_event_is_replaced() {
     let config =
         Config::resolve(&SamplingArgs::default(), Vec::new(), 0, &Machine::probe().unwrap())
@@ -195,7 +229,7 @@ fn a_dead_event_is_replaced() {
     set.attach(slot.program).unwrap();
     set.enable().unwrap();
     let unchanged = set.look(&[]);
-    assert_eq!(unchanged.notices().count(), 0, "{unchanged:?}");
+    assert_eq!(unchanged.notices("sampled").count(), 0, "{unchanged:?}");
 
     // An event that is disabled is as good as one whose CPU was offline.
     set.disable().unwrap();
@@ -205,7 +239,7 @@ fn a_dead_event_is_replaced() {
     assert_eq!(changes.revived, first.iter().collect::<Vec<_>>(), "{changes:?}");
     let before = set.account().0[0].count;
     let unchanged = set.look(&[]);
-    assert_eq!(unchanged.notices().count(), 0, "{unchanged:?}");
+    assert_eq!(unchanged.notices("sampled").count(), 0, "{unchanged:?}");
 
     let (events, failed) = set.account();
     assert!(failed.is_none() && events.len() == 1, "{failed:?} {events:?}");
