@@ -77,6 +77,12 @@ pub fn sampling(event: &Event, rate: Rate, how: How) -> sys::perf_event_attr {
     attr.set_disabled(1);
     attr.set_exclude_guest(how.exclude_guest.into());
     attr.set_precise_ip(how.precise.into());
+    // What such an event was hit at is not where the stack is taken. So the kernel takes the stack for the program, and
+    // attaches none that asks for stacks where it doesn't:
+    // <https://github.com/torvalds/linux/blob/v6.12/kernel/events/core.c>, `perf_event_set_bpf_handler`.
+    if how.precise > 0 {
+        attr.sample_type |= u64::from(sys::PERF_SAMPLE_CALLCHAIN);
+    }
     if how.of_any_pmu {
         attr.config &= u64::from(u32::MAX);
     }
@@ -177,6 +183,18 @@ mod tests {
         assert_eq!((attr.freq(), attr.exclude_guest(), attr.type_), (0, 0, 1));
         // SAFETY: as above.
         assert_eq!(unsafe { attr.__bindgen_anon_1.sample_period }, 1_000_000);
+    }
+
+    #[test]
+    fn the_stack_of_a_precise_event_is_taken_by_the_kernel() {
+        let sample_type = |precise| {
+            let how = How { exclude_guest: true, precise, of_any_pmu: false };
+            let attr = sampling(&Event::cycles(), Rate::Frequency(99), how);
+            assert_eq!(attr.precise_ip(), u64::from(precise));
+            attr.sample_type
+        };
+        assert_eq!(sample_type(2), u64::from(sys::PERF_SAMPLE_CALLCHAIN));
+        assert_eq!(sample_type(0), 0);
     }
 
     #[test]

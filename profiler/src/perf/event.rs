@@ -106,9 +106,10 @@ impl Event {
         unnamed(self) == unnamed(other)
     }
 
-    /// The values of `precise_ip` to try, the best one first.
+    /// The values of `precise_ip` to try, the best one first. An event of the kernel's is where it is.
     pub(crate) fn precisions(&self) -> impl Iterator<Item = u8> + use<> {
         let best = match self.0.precise {
+            _ if self.is_software() => 0,
             Precise::Level(level) => level,
             Precise::Most => Precise::MAX,
         };
@@ -167,6 +168,7 @@ mod tests {
         assert!(precise(Precise::Level(2)).precisions().eq([2, 1, 0]));
         assert!(precise(Precise::Most).precisions().eq([3, 2, 1, 0]));
         assert!(Event::cycles().precisions().eq([0]));
+        assert!(event("cpu-clock:pp").precisions().eq([0]));
         assert_eq!(Event::cycles().attr().exclude, Exclude::default());
     }
 

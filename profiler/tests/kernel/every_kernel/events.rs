@@ -66,6 +66,17 @@ fn a_clock_of_user_mode_leaves_the_kernel_out() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn a_clock_is_as_precise_as_it_is() {
+    for (event, is_less) in [("cpu-clock:pp", true), ("cpu-clock:P", false)] {
+        let output = run(&["-d", "100ms", "-e", event]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert_eq!(said.contains("sampling with precise_ip 0"), is_less, "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn cycles_are_the_same_by_name_number_and_pmu() {
     let devices = fs::read_dir("/sys/bus/event_source/devices").unwrap().flatten();
     let names = devices.map(|it| it.file_name().to_string_lossy().into_owned());
