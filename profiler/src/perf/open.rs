@@ -147,6 +147,12 @@ impl OpenEvent {
         Ok(EventCount { count, enabled_ns, running_ns })
     }
 
+    /// Whether the kernel has given it up, as it does with a pinned event that there is no counter for: then it reads as a
+    /// file at its end.
+    pub(crate) fn is_given_up(&self) -> bool {
+        matches!(rustix::io::read(&self.fd, &mut [0; 3 * size_of::<u64>()]), Ok(0))
+    }
+
     /// Moves the records in its ring behind `bytes`.
     pub(crate) fn read_records(&mut self, bytes: &mut Vec<u8>) {
         if let Some(ring) = &mut self.ring {

@@ -175,7 +175,8 @@ impl EventSet {
             self.events().try_for_each(|event| dither.add(event.cpu(), event.fd()))?;
         }
         self.is_enabled = true;
-        self.events().try_for_each(OpenEvent::enable)
+        self.events().try_for_each(OpenEvent::enable)?;
+        self.events().try_for_each(|it| check_counter(&self.event, it))
     }
 
     /// Has all events sample at another rate of the same kind, also those of CPUs that come.
@@ -338,11 +339,24 @@ fn start(
 ) -> Result<OpenEvent> {
     let (fd, _) = try_open(event, rate, scope, |_| ())
         .map_err(|error| refusal::explain(event, Use::Sample(rate), &error))?;
-    let event = with_ring(fd, cpu, 1)?;
-    event.attach(program)?;
+    let opened = with_ring(fd, cpu, 1)?;
+    opened.attach(program)?;
     if let Some(dither) = dither {
-        dither.add(cpu, event.fd())?;
+        dither.add(cpu, opened.fd())?;
     }
-    event.enable()?;
-    Ok(event)
+    opened.enable()?;
+    check_counter(event, &opened)?;
+    Ok(opened)
+}
+
+/// Refuses an enabled event that should be on the PMU always, and for which there was no counter.
+fn check_counter(event: &Event, opened: &OpenEvent) -> Result<()> {
+    if !event.attr().pinned || !opened.is_given_up() {
+        return Ok(());
+    }
+    Err(Error::system_with(
+        event.to_string(),
+        format!("CPU {} has no counter left for it", opened.cpu()),
+        "other events have them always, as this one should by `D`: name fewer of those, or leave `D` out",
+    ))
 }

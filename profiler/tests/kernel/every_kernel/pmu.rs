@@ -1,10 +1,15 @@
 //! Events that the processor counts, where it has a PMU: of what is emulated, ARM's machines have one.
 
+use std::{
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+};
+
 use profiler::stderr;
 use serde_json::Value;
 
 use super::ledger::assert_sound;
-use crate::support::{Program, Run, parse_json, run, sum};
+use crate::support::{Program, Run, parse_json, profiler, run, sum};
 
 /// Samples that are looked at.
 const SAMPLES: usize = 40;
@@ -94,4 +99,30 @@ fn cycles_of_tasks_are_theirs_alone() {
     assert!(samples.iter().all(|it| it["comm"] == "threads-c"), "{samples:?}");
     assert_eq!(sum(&summary["filtered"]), 0, "{summary}");
     assert!(summary["expected"].as_u64() >= summary["fired"].as_u64(), "{summary}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_pinned_event_without_a_counter_is_refused() {
+    if !has_pmu() {
+        return;
+    }
+    // More than any PMU has.
+    let pinned = ["cycles:D"; 40].join(",");
+    let mut command = profiler();
+    command.args(["stat", "--json", "-d", "10m", "-I", "50", "-e", &pinned]);
+    let mut others = Program(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(others.0.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("cycles:D"));
+    let refused = run(&["-d", "1", "-e", "cycles:D"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("has no counter left for it") && said.contains("leave `D` out"),
+        "{said}"
+    );
+    drop(lines);
+    drop(others);
+    let sampled = run(&["-d", "1", "-e", "cycles:D"]);
+    assert_eq!(sampled.status.code(), Some(0), "{sampled:?}");
 }
