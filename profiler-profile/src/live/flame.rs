@@ -1,6 +1,6 @@
 //! Stacks merged from the outside, for a flame graph.
 
-use std::{cmp::Ordering, iter, sync::Arc};
+use std::{cmp::Ordering, iter, ops::Range, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
@@ -100,6 +100,12 @@ impl Flame {
         iter::successors(next(place.saturating_add(1)), move |at| {
             self.nodes.get(*at).and_then(|it| next(it.end))
         })
+    }
+
+    /// The places of a node and of all below it.
+    #[must_use]
+    pub fn within(&self, place: usize) -> Range<usize> {
+        place..self.nodes.get(place).map_or(place, |it| it.end)
     }
 
     /// All nodes; each stands behind its caller.

@@ -7,22 +7,22 @@ use super::{canvas::Canvas, colours};
 /// The keys, and what they do.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("1 2 3 4 5 6, Tab", "functions, processes, callers, flame, threads, spawns"),
-    ("Up Down j k", "choose; in the flame graph the caller or the largest call"),
+    ("Up Down j k", "choose; in the flame graph caller and largest call"),
     ("PgUp PgDn Home End g G", "far up and down"),
     ("Left Right", "in the flame graph the call beside"),
     ("Enter", "go into it: callers of a function, a process, a call"),
     ("Esc Backspace", "take back a zoom, a search, the last choice"),
     ("c", "callers of the call that is chosen in the flame graph"),
-    ("/", "search by a regex; with a capital in it, case matters"),
-    ("f", "filter: pid 812, cpu 3, user ann, in nginx.service"),
-    ("< > o", "sort by another column"),
+    ("/ F3, n N", "search by a regex; the next match, the one before"),
+    ("f F4 \\, u", "filter: pid 812, cpu 3, user ann, in nginx.service"),
+    ("< > o F6", "sort by another column"),
     ("w", "the window, or all since the start"),
     ("e", "the next event"),
     ("Space p", "pause: what is shown stays, sampling goes on"),
     ("s", "save what is shown: .html .pb.gz .svg .folded"),
     ("L", "what the run has told"),
-    ("q Ctrl-C", "quit; Ctrl-Z suspends"),
-    ("", "letters: u program, l library, j made at run time, k kernel"),
+    ("q F10 Ctrl-C", "quit; Ctrl-Z suspends"),
+    ("", "u program, l library, j made at run time, k kernel"),
 ];
 
 /// Draws the keys.

@@ -11,7 +11,7 @@ use ratatui_core::layout::Position;
 use super::{
     app::{App, Crumb, RowKey, View, Wish},
     model::{Body, Model},
-    prompt::{Prompt, Purpose, Wanted},
+    prompt::{self, Prompt, Purpose, Wanted},
 };
 use crate::{filter::users, procfs, units};
 
@@ -78,15 +78,20 @@ fn press(key: KeyEvent, app: &mut App, model: &Model) {
             app.span = if app.span == Span::Window { Span::Start } else { Span::Window };
         }
         KeyCode::Char('e') => app.slot = (app.slot + 1) % model.sources.len().max(1),
-        KeyCode::Char('/') => {
+        KeyCode::Char('/') | KeyCode::F(3) => {
             let before = app.search.as_ref().map(|it| it.as_str().to_owned());
             let before = before.unwrap_or_default();
             let shown = before.strip_prefix("(?i)").unwrap_or(&before);
             app.prompt = Some(Prompt::new(Purpose::Search, shown));
         }
-        KeyCode::Char('f') => app.prompt = Some(Prompt::new(Purpose::Filter, "")),
+        KeyCode::Char('n') => next_found(app, model, true),
+        KeyCode::Char('N') => next_found(app, model, false),
+        KeyCode::Char('f' | '\\') | KeyCode::F(4) => {
+            app.prompt = Some(Prompt::new(Purpose::Filter, ""));
+        }
+        KeyCode::Char('u') => app.prompt = Some(Prompt::new(Purpose::Filter, "user ")),
         KeyCode::Char('s') => app.prompt = Some(Prompt::new(Purpose::Save, FILE)),
-        KeyCode::Char('>' | 'o') => app.reorder(true),
+        KeyCode::Char('>' | 'o') | KeyCode::F(6) => app.reorder(true),
         KeyCode::Char('<') => app.reorder(false),
         KeyCode::Esc | KeyCode::Backspace => back(app),
         KeyCode::Enter => enter(app, model),
@@ -192,6 +197,25 @@ fn climb(app: &mut App, flame: &Flame, deeper: bool) {
     }
 }
 
+/// Goes to the next of what was found, or the one before: tables have nothing else.
+fn next_found(app: &mut App, model: &Model, forward: bool) {
+    let Body::Flame(flame) = &model.body else {
+        return step(app, model, if forward { 1 } else { -1 });
+    };
+    let Some(search) = &app.search else { return };
+    let within = flame.within(flame.follow(&app.zoom));
+    let at = flame.follow(&app.call).clamp(within.start, within.end);
+    let is_found = |it: &usize| flame.get(*it).is_some_and(|node| search.is_match(&node.name.name));
+    let next = if forward {
+        (at.saturating_add(1)..within.end).chain(within.start..at).find(is_found)
+    } else {
+        (within.start..at).rev().chain((at..within.end).rev()).find(is_found)
+    };
+    if let Some(next) = next {
+        app.call = flame.path(next);
+    }
+}
+
 /// Goes to the call on the left or the right of the chosen one.
 fn beside(app: &mut App, model: &Model, right: bool) {
     let Body::Flame(flame) = &model.body else { return };
@@ -237,7 +261,7 @@ fn done(prompt: &Prompt, app: &mut App, model: &Model) -> Result<(), String> {
         Purpose::Search if text.is_empty() => app.search = None,
         Purpose::Search => {
             // As less and vim have it: who types a capital letter means it.
-            let any_case = !text.chars().any(char::is_uppercase);
+            let any_case = !prompt::has_capital(text);
             units::parse_pattern(text)?;
             let pattern = if any_case { format!("(?i){text}") } else { text.to_owned() };
             app.search = Some(units::parse_pattern(&pattern)?);

@@ -33,6 +33,16 @@ impl Prompt {
     }
 }
 
+/// Whether a regular expression has a capital letter that stands for itself, which that in `\S` does not.
+pub(super) fn has_capital(pattern: &str) -> bool {
+    let mut is_escaped = false;
+    pattern.chars().any(|it| {
+        let stands_for_itself = !std::mem::take(&mut is_escaped);
+        is_escaped = stands_for_itself && it == '\\';
+        stands_for_itself && it.is_uppercase()
+    })
+}
+
 /// What was typed at [`Purpose::Filter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
@@ -64,6 +74,15 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capital_is_one_that_was_meant() {
+        for (pattern, has) in
+            [("memc", false), (r"\S+ \w", false), ("Memc", true), (r"\\S", true), (r"\.Ä", true)]
+        {
+            assert_eq!(has_capital(pattern), has, "{pattern}");
+        }
+    }
 
     #[test]
     fn filters_are_typed_as_they_are_said() {

@@ -9,11 +9,11 @@ use std::{
 use crossterm::{
     cursor::{Hide, Show},
     event::DisableMouseCapture,
-    execute,
+    execute, queue,
     style::{Print, ResetColor},
     terminal::{
-        DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
-        disable_raw_mode, enable_raw_mode,
+        BeginSynchronizedUpdate, DisableLineWrap, EnableLineWrap, EndSynchronizedUpdate,
+        EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
     },
 };
 use ratatui_core::{
@@ -125,9 +125,11 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Draws a screen.
+    /// Draws a screen. A terminal that can shows it when all of it is there, also where that takes a while.
     pub(super) fn paint(&mut self, draw: impl FnOnce(&mut Buffer)) -> io::Result<()> {
-        self.painter.paint(draw)
+        queue!(self.painter.backend, BeginSynchronizedUpdate)?;
+        self.painter.paint(draw)?;
+        execute!(self.painter.backend, EndSynchronizedUpdate)
     }
 
     /// Draws all of it the next time.
@@ -191,15 +193,81 @@ pub(super) fn abandon() {
 fn give_back() {
     let _ = disable_raw_mode();
     let mut to = stdout();
-    let _ =
-        execute!(to, ResetColor, DisableMouseCapture, EnableLineWrap, LeaveAlternateScreen, Show);
+    let _ = execute!(
+        to,
+        EndSynchronizedUpdate,
+        ResetColor,
+        DisableMouseCapture,
+        EnableLineWrap,
+        LeaveAlternateScreen,
+        Show
+    );
     let _ = to.flush();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        env,
+        fs::File,
+        io::Read as _,
+        os::fd::{FromRawFd as _, OwnedFd},
+        process::{Command, Stdio},
+    };
+
     use super::*;
     use ratatui_core::{backend::TestBackend, style::Style};
+    use rustix::termios::tcgetattr;
+
+    /// Of a process that takes its terminal, and panics.
+    const PANICS: &str = "PROFILER_TEST_PANICS";
+
+    /// A terminal: what reads from it, and what is written to.
+    fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
+        let (mut outer, mut inner) = (-1, -1);
+        // SAFETY: both numbers are written, and outlive the call; the rest may be null.
+        let opened = unsafe {
+            let (name, modes, size) = (ptr::null_mut(), ptr::null(), ptr::null());
+            libc::openpty(&raw mut outer, &raw mut inner, name, modes, size)
+        };
+        assert_eq!(opened, 0, "{}", io::Error::last_os_error());
+        // SAFETY: the call has just given us both, and nobody else has them.
+        unsafe { (OwnedFd::from_raw_fd(outer), OwnedFd::from_raw_fd(inner)) }
+    }
+
+    #[test]
+    fn a_panic_leaves_the_terminal_as_it_was() {
+        if env::var_os(PANICS).is_some() {
+            let _terminal = Terminal::enter().unwrap();
+            panic!("on purpose");
+        }
+        let (outer, inner) = pseudo_terminal();
+        let modes = || {
+            let of = tcgetattr(&inner).unwrap();
+            (of.input_modes, of.output_modes, of.control_modes, of.local_modes)
+        };
+        let before = modes();
+        let mut again = Command::new(env::current_exe().unwrap());
+        again.args(["--exact", "top::terminal::tests::a_panic_leaves_the_terminal_as_it_was"]);
+        again.args(["--nocapture", "--test-threads=1"]).env(PANICS, "1").stderr(Stdio::null());
+        again.stdin(inner.try_clone().unwrap()).stdout(inner.try_clone().unwrap());
+        let status = again.status().unwrap();
+        assert_eq!(status.code(), Some(101));
+        assert_eq!(modes(), before);
+        drop((again, inner));
+        // That the cursor is shown again comes last.
+        let (mut outer, mut written, mut buffer) = (File::from(outer), String::new(), [0; 4096]);
+        while !written.contains("\x1b[?25h")
+            && let Ok(read @ 1..) = outer.read(&mut buffer)
+        {
+            written += &String::from_utf8_lossy(&buffer[..read]);
+        }
+        let at =
+            |what: &str| written.rfind(what).unwrap_or_else(|| panic!("{what:?}: {written:?}"));
+        for (taken, back) in [("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")] {
+            assert!(at(taken) < at(back), "{written:?}");
+        }
+    }
 
     #[test]
     fn a_terminal_without_a_size_has_that_of_the_environment() {

@@ -24,9 +24,10 @@ use profiler_profile::{
 use ratatui_core::{backend::TestBackend, buffer::Buffer, style::Color};
 
 use super::{
-    app::{App, Crumb, View, Wish},
+    app::{App, Crumb, Order, View, Wish},
     keys, machine,
     model::{Body, Model},
+    prompt::Purpose,
     refusal,
     screen::draw,
     terminal::{Looks, Painter},
@@ -371,6 +372,55 @@ fn a_search_finds_with_its_share_or_says_what_is_wrong() {
     // It is still being typed.
     type_keys(&mut app, &mut model, "q");
     assert_eq!((app.prompt.as_ref().unwrap().text.as_str(), &app.wish), ("a(bq", &None));
+}
+
+#[test]
+fn the_next_of_what_was_found_is_chosen() {
+    let (mut app, mut model) = (App { view: View::Flame, ..App::default() }, model(2));
+    let names = |app: &App| app.call.iter().map(|it| it.name.clone()).collect::<Vec<_>>().join(" ");
+    type_keys(&mut app, &mut model, "n");
+    assert_eq!(names(&app), "", "nothing is looked for");
+    type_keys(&mut app, &mut model, "/^(memcpy|read|run)$\n");
+    let found = ["node run", "web main handle memcpy", "web main handle read"];
+    for expected in found.iter().chain(&found[..1]) {
+        type_keys(&mut app, &mut model, "n");
+        assert_eq!(names(&app), *expected);
+    }
+    for expected in found[1..].iter().rev() {
+        type_keys(&mut app, &mut model, "N");
+        assert_eq!(names(&app), *expected);
+    }
+    // Only of what fills the graph.
+    type_keys(&mut app, &mut model, "k\n");
+    for expected in [found[1], found[2], found[1]] {
+        type_keys(&mut app, &mut model, "n");
+        assert_eq!(names(&app), expected);
+    }
+    // Tables have only what was found.
+    type_keys(&mut app, &mut model, "1n");
+    assert_eq!((model.rows(), app.place().row), (3, 1));
+    type_keys(&mut app, &mut model, "N");
+    assert_eq!(app.place().row, 0);
+}
+
+#[test]
+fn keys_of_htop_do_what_they_do_there() {
+    let (mut app, mut model) = (App::default(), model(2));
+    for (code, purpose, text) in [
+        (KeyCode::F(3), Purpose::Search, ""),
+        (KeyCode::F(4), Purpose::Filter, ""),
+        (KeyCode::Char('\\'), Purpose::Filter, ""),
+        (KeyCode::Char('u'), Purpose::Filter, "user "),
+    ] {
+        keys::handle(&key(code), &mut app, &model);
+        let prompt = app.prompt.take().unwrap();
+        assert_eq!((prompt.purpose, prompt.text.as_str()), (purpose, text), "{code:?}");
+    }
+    keys::handle(&key(KeyCode::F(6)), &mut app, &model);
+    picture(&mut app, &mut model, PLAIN, (80, 24));
+    assert_eq!(app.order(), Order::Total);
+    keys::handle(&key(KeyCode::F(10)), &mut app, &model);
+    assert_eq!(app.wish, Some(Wish::Quit));
 }
 
 #[test]
