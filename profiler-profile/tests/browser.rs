@@ -159,6 +159,11 @@ fn the_page_zooms_and_searches() {
     browser.type_into("#search", "^(hot|work)$");
     assert_eq!(browser.text("#matched"), "Matched: 70.0% · 70 samples");
     assert_eq!(table(&browser), ["hot 60 60", "work 0 70"]);
+    // Who types a capital letter means it.
+    browser.type_into("#search", "^Hot$");
+    assert_eq!(browser.text("#matched"), "Matched: 0.0% · 0 samples");
+    let any_case = "return ['hot', String.raw`\\S`, 'Hot', String.raw`\\\\S`].map(hasCapital)";
+    assert_eq!(browser.run(any_case), json!([false, false, true, true]));
     browser.type_into("#search", "(");
     let is_invalid = "return document.getElementById('search').getAttribute('aria-invalid')";
     assert_eq!(browser.run(is_invalid), "true");

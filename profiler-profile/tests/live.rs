@@ -131,7 +131,7 @@ fn what_is_chosen_stays_while_samples_come() {
     });
     assert_eq!(
         browser.text("#ledger"),
-        "3 lost so far (ring full 3)·1.2% of a CPU for the profiler·45 MB"
+        "3 lost so far (ring full 3)·1.2% of a CPU for the profiler·45 MiB"
     );
     // Zoomed, searched, selected, filtered and in another order.
     choose_process(&browser, 7);

@@ -303,7 +303,7 @@ class Live {
       element("span", lost > 0 ? "lost" : "", lost > 0 ? ` lost so far (${why})` : " lost so far"),
     ];
     if (tick.cpu !== null) words.push(element("i", "", "·"), element("b", "", `${(100 * tick.cpu).toFixed(1)}%`), " of a CPU for the profiler");
-    words.push(element("i", "", "·"), element("b", "", `${(tick.memory_bytes / (1 << 20)).toFixed(0)} MB`));
+    words.push(element("i", "", "·"), element("b", "", `${(tick.memory_bytes / (1 << 20)).toFixed(0)} MiB`));
     parts.ledger.replaceChildren(...words);
   }
 }

@@ -221,7 +221,8 @@ class Page {
     let isMatch = null;
     if (search.value) {
       try {
-        this.pattern = new RegExp(search.value);
+        // Who types a capital letter means it.
+        this.pattern = new RegExp(search.value, hasCapital(search.value) ? "" : "i");
       } catch (error) {
         search.setAttribute("aria-invalid", "true");
         matched.textContent = error.message.replace(/^Invalid regular expression: /, "");
@@ -301,6 +302,13 @@ class Page {
     Object.assign(this.filter, { process: null, thread: null, module: null });
     this.choices();
     this.refresh();
+  }
+
+  help() {
+    const { help } = this.parts;
+    help.showModal();
+    // Its button is in focus, which may be below the window.
+    help.scrollTop = 0;
   }
 
   toggleTable() {
@@ -389,7 +397,7 @@ class Page {
     click("flame", () => this.direct(true));
     click("icicle", () => this.direct(false));
     click("table-button", () => this.toggleTable());
-    click("help-button", () => parts.help.showModal());
+    click("help-button", () => this.help());
     click("ledger-button", () => parts["ledger-dialog"].showModal());
     document.addEventListener("keydown", (event) => this.key(event));
   }
@@ -422,7 +430,7 @@ class Page {
     const step = atGraph && this.arrow(event.key);
     const actions = {
       "/": () => parts.search.focus(),
-      "?": () => parts.help.showModal(),
+      "?": () => this.help(),
       0: () => this.zoom(graph.tree.root),
       Home: () => this.zoom(graph.tree.root),
       Escape: () => this.goBack(),
@@ -455,4 +463,9 @@ class Page {
     const steps = { ArrowLeft: "before", ArrowRight: "after", ArrowUp: growsUp ? "callee" : "caller", ArrowDown: growsUp ? "caller" : "callee" };
     return steps[key];
   }
+}
+
+// Whether a regular expression has a capital letter that stands for itself, which that in `\S` does not.
+function hasCapital(pattern) {
+  return /\p{Lu}/u.test(pattern.replace(/\\./gs, ""));
 }
