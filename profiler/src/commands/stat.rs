@@ -312,7 +312,7 @@ fn title(args: &StatArgs) -> String {
     });
     let tasks: Vec<String> =
         pids.chain(args.tids.iter().map(|tid| format!("thread {tid}"))).collect();
-    let on_cpus = args.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
+    let on_cpus = args.cpus.as_ref().map(|cpus| format!("CPU {cpus}"));
     let mut title = match (&args.cgroup, on_cpus) {
         _ if !tasks.is_empty() => listed(tasks),
         (Some(path), None) => format!("cgroup {}", path.display()),
@@ -365,6 +365,8 @@ mod tests {
         };
         assert_eq!(title(&args(&[])), "all CPUs");
         assert_eq!(title(&args(&["make", "-j"])), "`make -j`");
+        let one = StatArgs { cpus: Some("0".parse().unwrap()), ..args(&[]) };
+        assert_eq!(title(&one), "CPU 0");
         let ten = StatArgs { repeat: Some(10), ..args(&["x"]) };
         assert_eq!(title(&ten), "`x`, means of 10 runs");
         let all = StatArgs { all_cpus: true, ..args(&["x"]) };
