@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{Allowance, Error, Frame, Imported, Limits, Stack, ValueType};
+use super::{Budget, Error, Frame, Imported, Limits, Stack, ValueType};
 
 /// Reads all lines. `_[k]` marks code of the kernel and `_[i]` what was inlined. Whatever comes first in a line,
 /// such as the name of the process, is the outermost frame. Empty lines are passed over.
@@ -20,7 +20,7 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Imported, Error> {
     if bytes.len() > limits.bytes {
         return Err(Error::TooLarge { limit: limits.bytes });
     }
-    let mut allowance = Allowance::new(limits.things);
+    let mut budget = Budget::new(limits.things);
     let mut numbers: FxHashMap<Frame, u32> = FxHashMap::default();
     let (name, unit) = (Arc::from("samples"), Arc::from("count"));
     let mut profile =
@@ -33,7 +33,7 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Imported, Error> {
         let (stack, count) =
             parts(text.trim_end()).map_err(|what| Error::Line { line, what: what.into() })?;
         // The stack, its value and its frames.
-        allowance.take(stack.split(';').count().saturating_add(2))?;
+        budget.take(stack.split(';').count().saturating_add(2))?;
         let mut frames = Vec::new();
         for name in stack.rsplit(';') {
             let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);

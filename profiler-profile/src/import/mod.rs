@@ -258,12 +258,12 @@ impl Imported {
 
 /// How many things may still come.
 #[derive(Debug)]
-struct Allowance {
+struct Budget {
     left: usize,
     limit: usize,
 }
 
-impl Allowance {
+impl Budget {
     fn new(limit: usize) -> Self {
         Self { left: limit, limit }
     }

@@ -18,7 +18,7 @@ const QUEUE_SHARE: u64 = 64;
 /// What a parser process may allocate in a cgroup that limits memory: one part in so many of it, but not less than
 /// a small library needs.
 const PARSER_SHARE: u64 = 8;
-const PARSER_LEAST_BYTES: u64 = 12 << 20;
+const PARSER_MIN_BYTES: u64 = 12 << 20;
 
 /// Bytes for each cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl CacheBudget {
 
 /// What a parser process may allocate of what it asks for, where memory is limited to so many bytes, or is not.
 pub(crate) fn parser_bytes(asked: u64, limit: Option<u64>) -> u64 {
-    at_most(asked, limit, PARSER_SHARE).max(PARSER_LEAST_BYTES)
+    at_most(asked, limit, PARSER_SHARE).max(PARSER_MIN_BYTES)
 }
 
 #[cfg(test)]
@@ -99,6 +99,6 @@ mod tests {
         assert!(!CacheBudget::within(Some(64 << 30)).is_small());
         assert_eq!(parser_bytes(512 << 20, None), 512 << 20);
         assert_eq!(parser_bytes(512 << 20, Some(256 << 20)), 32 << 20);
-        assert_eq!(parser_bytes(512 << 20, Some(8 << 20)), PARSER_LEAST_BYTES);
+        assert_eq!(parser_bytes(512 << 20, Some(8 << 20)), PARSER_MIN_BYTES);
     }
 }

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// More CPUs than these are one line.
-const MOST_CPUS: usize = 16;
+const MAX_CPUS: usize = 16;
 /// A CPU's line: its number, so much of its past, and its share.
 const CPU_CELLS: u16 = 20;
 const PAST_CELLS: usize = 9;
@@ -112,7 +112,7 @@ fn flow(canvas: &mut Canvas<'_>, mut y: u16, title: &str, pieces: &[(String, Sty
 fn cpus(canvas: &mut Canvas<'_>, model: &Model, y: u16) -> u16 {
     let area = canvas.area();
     let busy = &model.machine.busy;
-    if busy.len() > MOST_CPUS {
+    if busy.len() > MAX_CPUS {
         let label = "CPUs ";
         let x = canvas.put(area.x, y, area.width, label, colours::strong());
         let now: Vec<f64> = busy.values().map(|it| it.back().copied().unwrap_or(0.0)).collect();

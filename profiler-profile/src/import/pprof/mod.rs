@@ -16,7 +16,7 @@ use prost::Message;
 
 use self::tables::Tables;
 use super::{
-    Allowance, Error, Imported, Label, LabelValue, Limits, Stack, ValueType,
+    Budget, Error, Imported, Label, LabelValue, Limits, Stack, ValueType,
     wire::{Field, Fields, Value},
 };
 use crate::profile_proto as proto;
@@ -33,8 +33,8 @@ use crate::profile_proto as proto;
 /// ```
 pub fn read(bytes: &[u8], limits: &Limits) -> Result<Imported, Error> {
     let bytes = decompressed(bytes, limits.bytes)?;
-    let mut allowance = Allowance::new(limits.things);
-    let tables = Tables::read(&bytes, &mut allowance)?;
+    let mut budget = Budget::new(limits.things);
+    let tables = Tables::read(&bytes, &mut budget)?;
     let mut profile = Imported::default();
     let mut head = Head::default();
     // What samples refer to may come behind them.
@@ -42,22 +42,22 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Imported, Error> {
         let Field { at, number, value } = field?;
         match (number, value) {
             (1, Value::Bytes(message)) => {
-                allowance.take(1)?;
+                budget.take(1)?;
                 profile
                     .value_types
-                    .push(tables.value_type(&decode(message, at, "type", &allowance)?, at)?);
+                    .push(tables.value_type(&decode(message, at, "type", &budget)?, at)?);
             }
             (9, Value::Varint(ns)) => profile.begun_ns = some(ns),
             (10, Value::Varint(ns)) => profile.duration_ns = some(ns),
             (11, Value::Bytes(message)) => {
                 head.period_type =
-                    Some(tables.value_type(&decode(message, at, "type", &allowance)?, at)?);
+                    Some(tables.value_type(&decode(message, at, "type", &budget)?, at)?);
             }
             (12, Value::Varint(period)) => head.period = period.cast_signed(),
             (13, value) => {
                 let part = repeated(13, value);
-                let part: proto::Profile = decode(&part, at, "comments", &allowance)?;
-                allowance.take(part.comment.len())?;
+                let part: proto::Profile = decode(&part, at, "comments", &budget)?;
+                budget.take(part.comment.len())?;
                 for text in part.comment {
                     profile.comments.push(tables.text(text, at)?.as_ref().into());
                 }
@@ -81,8 +81,8 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Imported, Error> {
     for field in Fields::of(&bytes) {
         let Field { at, number, value } = field?;
         if let (2, Value::Bytes(message)) = (number, value) {
-            let sample = decode(message, at, "sample", &allowance)?;
-            let stack = stack(sample, at, &tables, profile.value_types.len(), &mut allowance)?;
+            let sample = decode(message, at, "sample", &budget)?;
+            let stack = stack(sample, at, &tables, profile.value_types.len(), &mut budget)?;
             profile.stacks.push(stack);
         }
     }
@@ -124,10 +124,10 @@ fn decode<M: Message + Default>(
     message: &[u8],
     at: usize,
     what: &str,
-    allowance: &Allowance,
+    budget: &Budget,
 ) -> Result<M, Error> {
     // Each number or message in it takes at least a byte of this kind, and several of memory.
-    allowance.has(message.iter().filter(|byte| **byte < 0x80).count())?;
+    budget.has(message.iter().filter(|byte| **byte < 0x80).count())?;
     let error = |error: prost::DecodeError| Error::Byte { at, what: format!("{what}: {error}") };
     M::decode(message).map_err(error)
 }
@@ -152,18 +152,18 @@ fn stack(
     at: usize,
     tables: &Tables,
     values: usize,
-    allowance: &mut Allowance,
+    budget: &mut Budget,
 ) -> Result<Stack, Error> {
     let proto::Sample { location_id, value, label } = sample;
     if value.len() != values {
         let what = format!("the sample has {} values of {values} types", value.len());
         return Err(Error::Byte { at, what });
     }
-    allowance.take(1 + values + label.len())?;
+    budget.take(1 + values + label.len())?;
     let mut frames = Vec::new();
     for id in location_id {
         let of_location = tables.location(id, at)?;
-        allowance.take(of_location.len())?;
+        budget.take(of_location.len())?;
         frames.extend(of_location);
     }
     let mut labels = Vec::with_capacity(label.len());

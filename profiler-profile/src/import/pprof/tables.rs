@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::decode;
 use crate::{
     import::{
-        Allowance, Error, Frame, ValueType,
+        Budget, Error, Frame, ValueType,
         wire::{Field, Fields, Value},
     },
     profile_proto as proto,
@@ -27,7 +27,7 @@ pub(super) struct Tables {
 type ById<M> = FxHashMap<u64, (usize, M)>;
 
 impl Tables {
-    pub(super) fn read(profile: &[u8], allowance: &mut Allowance) -> Result<Self, Error> {
+    pub(super) fn read(profile: &[u8], budget: &mut Budget) -> Result<Self, Error> {
         let mut tables = Self::default();
         let mut mappings: ById<proto::Mapping> = FxHashMap::default();
         let mut functions: ById<proto::Function> = FxHashMap::default();
@@ -36,13 +36,13 @@ impl Tables {
             let Value::Bytes(message) = value else { continue };
             match number {
                 3 => {
-                    let mapping: proto::Mapping = decode(message, at, "mapping", allowance)?;
-                    allowance.take(1)?;
+                    let mapping: proto::Mapping = decode(message, at, "mapping", budget)?;
+                    budget.take(1)?;
                     insert(&mut mappings, mapping.id, at, mapping, "mapping")?;
                 }
                 5 => {
-                    let function: proto::Function = decode(message, at, "function", allowance)?;
-                    allowance.take(1)?;
+                    let function: proto::Function = decode(message, at, "function", budget)?;
+                    budget.take(1)?;
                     insert(&mut functions, function.id, at, function, "function")?;
                 }
                 6 => {
@@ -50,7 +50,7 @@ impl Tables {
                         let what = "the first text is not empty".into();
                         return Err(Error::Byte { at, what });
                     }
-                    allowance.take(1)?;
+                    budget.take(1)?;
                     tables.texts.push(String::from_utf8_lossy(message).into());
                 }
                 _ => {}
@@ -59,8 +59,8 @@ impl Tables {
         for field in Fields::of(profile) {
             let Field { at, number, value } = field?;
             if let (4, Value::Bytes(message)) = (number, value) {
-                let location: proto::Location = decode(message, at, "location", allowance)?;
-                allowance.take(2 + location.line.len())?;
+                let location: proto::Location = decode(message, at, "location", budget)?;
+                budget.take(2 + location.line.len())?;
                 tables.add(&location, at, &mappings, &functions)?;
             }
         }
