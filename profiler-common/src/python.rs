@@ -38,9 +38,13 @@ pub struct Layout {
     pub entry: u8,
     /// In a code object: its first instruction.
     pub first_instruction: u16,
-    /// In a code object: the first of [`CHECKED_WORDS`] words that do not change as long as it lives, and are
-    /// others in the next one at its address: those of file, name and line table.
+    /// In a code object: the first of [`CHECKED_WORDS`] words that do not change as long as it lives. From 3.12 on
+    /// there is a number among them that no other code object has had; before, they are the addresses of its name,
+    /// file and line table.
     pub check: u16,
+    /// In a code object: its name, a string whose hash is checked too, since a program that makes code again and
+    /// again has all of those addresses again and again. [`NONE`] from 3.12 on.
+    pub checked_name: u16,
     /// How much of a frame is read, at most [`FRAME_BYTES`]: up to the last field of these.
     pub frame_bytes: u16,
 }
@@ -55,6 +59,8 @@ pub const DIRECT: i32 = i32::MAX;
 pub const FRAME_BYTES: u16 = 112;
 /// How many words of a code object tell it from the next at its address.
 pub const CHECKED_WORDS: usize = 4;
+/// In a string, up to 3.11: its hash, which each name has. See [`Layout::checked_name`].
+pub const TEXT_HASH: u16 = 24;
 
 /// How it is told which frames the evaluator was entered with: each call of it runs one or more of them, and
 /// keeps a record of that on the C stack, between the native frames of what it calls and of what has called it.
@@ -104,6 +110,7 @@ impl Frame {
     /// From what was sent.
     #[inline]
     #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "it is masked")]
     pub const fn from_wire([code, rest]: [u64; WIRE_WORDS]) -> Self {
         Self {
             code: code & !ENTRY,
@@ -114,14 +121,15 @@ impl Frame {
     }
 }
 
-/// A number for what the words at [`Layout::check`] are: another for other words, in all likelihood; never 0.
+/// A number for what the words at [`Layout::check`] are, and the hash of [`Layout::checked_name`], 0 where there is
+/// none: another for others, in all likelihood; never 0.
 #[inline]
 #[must_use]
-pub const fn check(words: &[u64; CHECKED_WORDS]) -> u64 {
+pub const fn check(words: &[u64; CHECKED_WORDS], name_hash: u64) -> u64 {
     // The upper bits of a product depend on all bits of its factors.
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let [a, b, c, d] = *words;
-    let mut sum = a.wrapping_mul(FACTOR);
+    let mut sum = (a ^ name_hash).wrapping_mul(FACTOR);
     sum = (sum.rotate_left(29) ^ b).wrapping_mul(FACTOR);
     sum = (sum.rotate_left(29) ^ c).wrapping_mul(FACTOR);
     sum = (sum.rotate_left(29) ^ d).wrapping_mul(FACTOR);
@@ -137,7 +145,7 @@ mod tests {
         #[test]
         fn a_frame_comes_back(code in 0..=u64::MAX >> 1, instruction in 0..=NO_INSTRUCTION,
                               words: [u64; CHECKED_WORDS], is_entry: bool) {
-            let frame = Frame { code, instruction, check: check(&words), is_entry };
+            let frame = Frame { code, instruction, check: check(&words, 0), is_entry };
             prop_assert_eq!(Frame::from_wire(frame.to_wire()), frame);
             prop_assert_ne!(frame.check, 0);
         }
@@ -147,7 +155,8 @@ mod tests {
                                           by in 1_u64..1 << 40) {
             let mut other = words;
             other[at] = other[at].wrapping_add(by << 3);
-            prop_assert_ne!(check(&words), check(&other));
+            prop_assert_ne!(check(&words, 0), check(&other, 0));
+            prop_assert_ne!(check(&words, by), check(&words, 0));
         }
     }
 }

@@ -46,6 +46,8 @@ pub enum Origin {
     PerfMap,
     /// The dump that a process has written of the code it made.
     Jitdump,
+    /// What CPython keeps of the code that it runs.
+    Cpython,
     /// A profile that was written before.
     Imported,
     /// No name: the address lies in no mapping that we know.
@@ -67,6 +69,14 @@ pub enum Origin {
     OldMap,
     /// The same, and of what the process says some can't be read.
     BadMap,
+    /// No name: the process had ended, or ran another program, before its memory was read.
+    ProcessGone,
+    /// No name: the interpreter had given up the code by then. Other code may be in its place.
+    CodeGone,
+    /// No name: what the interpreter seems to run is no code, or damaged.
+    NoCode,
+    /// No name yet: the process's memory may not be read, or there is no time for it.
+    Unread,
 }
 
 impl Origin {
@@ -81,6 +91,7 @@ impl Origin {
                 | Self::Vdso
                 | Self::PerfMap
                 | Self::Jitdump
+                | Self::Cpython
                 | Self::Imported
         )
     }
@@ -117,6 +128,7 @@ impl fmt::Display for Origin {
             Self::Vdso => "vdso",
             Self::PerfMap => "perf map",
             Self::Jitdump => "jitdump",
+            Self::Cpython => "cpython",
             Self::Imported => "imported",
             Self::NotMapped => "not mapped",
             Self::NoFile(missing) => return missing.fmt(f),
@@ -127,6 +139,10 @@ impl fmt::Display for Origin {
             Self::NoMap => "no map of code made at run time",
             Self::OldMap => "map older than the process",
             Self::BadMap => "malformed map of code made at run time",
+            Self::ProcessGone => "process gone",
+            Self::CodeGone => "code gone",
+            Self::NoCode => "no code object",
+            Self::Unread => "memory not read",
         })
     }
 }

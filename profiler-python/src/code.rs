@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use profiler_common::python::{CHECKED_WORDS, check};
+use profiler_common::python::{CHECKED_WORDS, NONE, TEXT_HASH, check};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -90,13 +90,9 @@ pub fn read(
         return Err(Unnamed::NotCode);
     }
     let mut head = [0; MAX_HEAD];
-    let check_end = usize::from(at.check) + 8 * CHECKED_WORDS;
-    let fields = [at.file, at.name, at.line_table, at.first_line, offsets.object_type];
-    let end = fields.into_iter().map(|it| usize::from(it) + 8).max().unwrap_or_default();
-    let head = head.get_mut(..end.max(check_end)).ok_or(Unnamed::NotCode)?;
+    let head = head.get_mut(..head_bytes(loaded)).ok_or(Unnamed::NotCode)?;
     memory.read(address, head)?;
-    let words = words_in(head, at.check);
-    if check(&words) != checked {
+    if checked_in(memory, loaded, head)? != checked {
         return Err(Unnamed::Reused);
     }
     let is_code = is_of(memory, loaded, word_in(head, offsets.object_type), types.code, "code")?;
@@ -118,20 +114,42 @@ pub fn read(
     let table = bytes(memory, loaded, word_in(head, at.line_table))?;
     let lines = Lines::decode(at.encoding, &table, first_line);
     // It may have become another one while it was read.
-    let mut again = [0; 8 * CHECKED_WORDS];
-    memory.read(address.wrapping_add(at.check.into()), &mut again)?;
-    if words_in(&again, 0) != words {
+    memory.read(address, head)?;
+    if checked_in(memory, loaded, head)? != checked {
         return Err(Unnamed::Reused);
     }
     Ok(Code { name, file, first_line, lines })
 }
 
-fn words_in(bytes: &[u8], at: u16) -> [u64; CHECKED_WORDS] {
+/// The [check] of what was read of a code object.
+fn checked_in(memory: &impl Memory, loaded: &Loaded, head: &[u8]) -> Result<u64, Fault> {
+    let at = &loaded.offsets.code;
     let mut words = [0; CHECKED_WORDS];
-    for (word, at) in words.iter_mut().zip((at..).step_by(8)) {
-        *word = word_in(bytes, at);
+    for (word, at) in words.iter_mut().zip((at.check..).step_by(8)) {
+        *word = word_in(head, at);
     }
-    words
+    let name_hash = match at.checked_name {
+        NONE => 0,
+        name => word(memory, word_in(head, name).wrapping_add(TEXT_HASH.into()))?,
+    };
+    Ok(check(&words, name_hash))
+}
+
+/// The [check] of the code object that is at an address now.
+pub fn check_at(memory: &impl Memory, loaded: &Loaded, address: u64) -> Result<u64, Fault> {
+    let mut head = [0; MAX_HEAD];
+    let head = head.get_mut(..head_bytes(loaded)).ok_or(Fault::Unmapped)?;
+    memory.read(address, head)?;
+    checked_in(memory, loaded, head)
+}
+
+/// How much of a code object has to be read.
+fn head_bytes(loaded: &Loaded) -> usize {
+    let (offsets, at) = (&loaded.offsets, &loaded.offsets.code);
+    let name = if at.checked_name == NONE { 0 } else { at.checked_name };
+    let fields = [at.file, at.name, name, at.line_table, at.first_line, offsets.object_type];
+    let end = fields.into_iter().map(|it| usize::from(it) + 8).max().unwrap_or_default();
+    end.max(usize::from(at.check) + 8 * CHECKED_WORDS)
 }
 
 /// Whether a type is that one, by its address if that is known, or else by its name.

@@ -121,8 +121,11 @@ fn read(
     let [_, state, len, ascii, wide] = reader.group(groups.text)?;
 
     let of_thread = |at: usize| small(thread.get(at).copied().unwrap_or(u64::MAX));
-    let [_, file, name, qualified, line_table, first_line, _, _, _, first_instruction, tlbc] = code;
-    if [name, qualified, line_table] != [file + 8, file + 16, file + 24] {
+    let [_, file, _, name, line_table, first_line, _, variables, kinds, first_instruction, _] =
+        code;
+    // The number that no other code object has had, `co_version`, is not told. It comes before these.
+    let check = variables.checked_sub(8).ok_or(Implausible::Code)?;
+    if [kinds.checked_sub(8), file.checked_sub(16)] != [Some(variables); 2] {
         return Err(Implausible::Code);
     }
     let is_free_threaded = is_free_threaded != 0;
@@ -142,7 +145,6 @@ fn read(
         entry: entry::FRAME,
     };
     frames.bytes().ok_or(Implausible::Offset)?;
-    let _ = tlbc;
     Ok(Offsets {
         version,
         is_free_threaded,
@@ -157,12 +159,13 @@ fn read(
         frames,
         code: CodeOffsets {
             file: small(file)?,
-            name: small(qualified)?,
+            name: small(name)?,
             first_line: any(first_line)?,
             line_table: small(line_table)?,
             encoding: Encoding::Locations,
             first_instruction: small(first_instruction)?,
-            check: small(file)?,
+            check: small(check)?,
+            checked_name: NONE,
         },
         object_type: small(object_type)?,
         type_name: small(type_name)?,

@@ -19,7 +19,6 @@ use crate::{
     debug_offsets,
     offsets::{Implausible, Offsets, Unsupported},
     symbols::{self, Header},
-    tables,
     version::Version,
 };
 
@@ -129,10 +128,10 @@ impl Image {
                 if is_other {
                     Err(Unsupported::Implausible(Implausible::Version))
                 } else {
-                    debug_offsets::parse(said)
+                    Offsets::from_debug_offsets(said)
                 }
             }
-            (None, Some(version)) => tables::of(version).ok_or(Unsupported::Version(version)),
+            (None, Some(version)) => Offsets::of_version(version),
             (None, None) if found.is_none() => Err(Unsupported::Stripped),
             (None, None) => {
                 let minor = match (eight, nine, ten) {
@@ -141,8 +140,7 @@ impl Image {
                     (Some(_), None, None) => 8,
                     _ => 7,
                 };
-                let version = Version::series(minor);
-                tables::of(version).ok_or(Unsupported::Version(version))
+                Offsets::of_version(Version::series(minor))
             }
         };
         let code_segments = segments

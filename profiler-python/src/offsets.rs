@@ -6,7 +6,7 @@ use std::fmt;
 use profiler_common::python::{DIRECT, FRAME_BYTES, Layout};
 use serde::{Deserialize, Serialize};
 
-use crate::{slot::Slot, version::Version};
+use crate::{debug_offsets, slot::Slot, tables, version::Version};
 
 /// Where what is, in bytes from the begin of each structure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -83,6 +83,8 @@ pub struct CodeOffsets {
     pub first_instruction: u16,
     /// See [`Layout::check`].
     pub check: u16,
+    /// See [`Layout::checked_name`].
+    pub checked_name: u16,
 }
 
 /// How a line table is encoded.
@@ -154,6 +156,16 @@ impl fmt::Display for Unsupported {
 }
 
 impl Offsets {
+    /// Those of a version that does not tell them itself.
+    pub fn of_version(version: Version) -> Result<Self, Unsupported> {
+        tables::of(version).ok_or(Unsupported::Version(version))
+    }
+
+    /// Those that an interpreter tells at the begin of `_PyRuntime`.
+    pub fn from_debug_offsets(bytes: &[u8]) -> Result<Self, Unsupported> {
+        debug_offsets::parse(bytes)
+    }
+
     /// What the eBPF program walks by, with the place of a thread's state.
     #[must_use]
     pub fn layout(&self, slot: Slot) -> Layout {
@@ -173,6 +185,7 @@ impl Offsets {
             entry: frames.entry,
             first_instruction: self.code.first_instruction,
             check: self.code.check,
+            checked_name: self.code.checked_name,
             frame_bytes: frames.bytes().unwrap_or(FRAME_BYTES),
         }
     }

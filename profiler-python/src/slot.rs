@@ -64,7 +64,7 @@ pub fn threads(memory: &impl Memory, loaded: &Loaded) -> Result<Vec<Thread>, NoS
     let offsets = &loaded.offsets;
     let read =
         |at: u64, offset: u64| word(memory, at.wrapping_add(offset)).map_err(NoSlot::Unreadable);
-    let mut threads = Vec::new();
+    let (mut threads, mut looked_at) = (Vec::new(), 0);
     let mut interpreter = read(loaded.runtime, offsets.interpreters.into())?;
     for _ in 0..MAX_INTERPRETERS {
         if interpreter == 0 {
@@ -74,7 +74,9 @@ pub fn threads(memory: &impl Memory, loaded: &Loaded) -> Result<Vec<Thread>, NoS
             return Err(NoSlot::Implausible);
         }
         let mut state = read(interpreter, offsets.threads.into())?;
-        while state != 0 && threads.len() < MAX_THREADS {
+        // Also those that do not run count: a list may be a ring.
+        while state != 0 && looked_at < MAX_THREADS {
+            looked_at += 1;
             // Wrong offsets show here: each state refers to its interpreter.
             if !is_object(state) || read(state, offsets.thread.interpreter.into())? != interpreter {
                 return Err(NoSlot::Implausible);

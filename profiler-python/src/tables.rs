@@ -46,6 +46,7 @@ pub(crate) fn of(version: Version) -> Option<Offsets> {
             encoding: Encoding::Lnotab,
             first_instruction: 0,
             check: 96,
+            checked_name: 112,
         },
         // PyObject.ob_type, PyTypeObject.tp_name
         object_type: 8,
@@ -109,7 +110,14 @@ pub(crate) fn of(version: Version) -> Option<Offsets> {
                 entry_owner: 3,
                 entry: entry::FRAME,
             },
-            code: CodeOffsets { first_line: 68, first_instruction: 192, ..eleven_code() },
+            // .co_version is in the word before .co_localsplusnames.
+            code: CodeOffsets {
+                first_line: 68,
+                first_instruction: 192,
+                check: 88,
+                checked_name: NONE,
+                ..eleven_code()
+            },
             text: TextOffsets { ascii: 40, wide: 56, ..eight.text },
             ..eight
         },
@@ -127,5 +135,7 @@ fn eleven_code() -> CodeOffsets {
         encoding: Encoding::Locations,
         first_instruction: 184,
         check: 112,
+        // PyCodeObject.co_name: the hash of .co_qualname is not known.
+        checked_name: 120,
     }
 }

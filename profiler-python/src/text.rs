@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// The most characters that are read; what follows is cut off.
-pub const MAX_CHARS: u64 = 4096;
+pub const MAX_CHARS: usize = 4096;
 /// As much is read at once: the head, and most names.
 const FIRST_BYTES: usize = 192;
 
@@ -41,8 +41,9 @@ pub(crate) fn read(
         return Err(Unnamed::NotCode);
     }
     let at = if is_ascii { offsets.ascii } else { offsets.wide };
-    let chars = chars.min(MAX_CHARS);
-    let bytes = usize::try_from(chars * u64::from(width)).map_err(|_| Unnamed::NotCode)?;
+    let chars = usize::try_from(chars).unwrap_or(MAX_CHARS).min(MAX_CHARS);
+    let width_bytes = usize::try_from(width).map_err(|_| Unnamed::NotCode)?;
+    let bytes = chars * width_bytes;
     let there = first.get(..have).and_then(|it| it.get(usize::from(at)..)?.get(..bytes));
     let mut rest = Vec::new();
     let data = match there {

@@ -16,7 +16,6 @@ use std::{
     thread,
 };
 
-use profiler_common::python::{CHECKED_WORDS, check};
 use profiler_python::{
     code,
     code::Unnamed,
@@ -43,12 +42,6 @@ impl Mem {
         let mut bytes = [0; 8];
         self.read(address, &mut bytes).unwrap();
         u64::from_le_bytes(bytes)
-    }
-
-    fn check(&self, loaded: &Loaded, code: u64) -> u64 {
-        let first = code + u64::from(loaded.offsets.code.check);
-        let word = |at: usize| self.word(first + 8 * at as u64);
-        check(&std::array::from_fn::<_, CHECKED_WORDS, _>(word))
     }
 }
 
@@ -163,7 +156,7 @@ fn ask(command: &Path) {
     loop {
         let line = python.line();
         let Some(id) = line.get(0).and_then(Value::as_u64) else { break };
-        let checked = memory.check(&loaded, id);
+        let checked = code::check_at(&memory, &loaded, id).unwrap();
         let code = code::read(&memory, &loaded, id, checked).unwrap();
         assert_eq!(Some(&*code.name), line[1].as_str());
         assert_eq!(Some(&*code.file), line[2].as_str());

@@ -35,6 +35,8 @@ pub struct CacheBudget {
     pub tables: usize,
     /// Names of JIT code.
     pub jit: usize,
+    /// Names of Python code.
+    pub python: usize,
     /// Samples that wait to be named. As much of copies of stacks may wait, and half as much of events.
     pub queue: usize,
 }
@@ -49,8 +51,9 @@ impl CacheBudget {
             stacks: share(1),
             rendered: share(2),
             frames: share(2),
-            tables: share(5),
-            jit: share(4),
+            tables: share(4),
+            jit: share(3),
+            python: share(2),
             queue: QUEUE_BYTES,
         }
     }
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     fn sum(it: CacheBudget) -> u64 {
-        (it.symbols + it.stacks + it.rendered + it.frames + it.tables + it.jit) as u64
+        (it.symbols + it.stacks + it.rendered + it.frames + it.tables + it.jit + it.python) as u64
     }
 
     #[test]

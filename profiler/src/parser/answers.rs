@@ -1,6 +1,13 @@
 //! Answers of a parser process, checked as what a stranger sends: `None` where one makes no sense.
 
 use profiler_common::build_id::BuildId;
+use profiler_python::{
+    code::{Code, Unnamed},
+    image::Image,
+    offsets::Unsupported,
+    slot::{NoSlot, Slot},
+    text::MAX_CHARS,
+};
 use profiler_symbols::{self as symbols, AltLink, Malformed};
 use profiler_unwind::{NoTable, Standalone, report::Unreported, standalone};
 
@@ -95,6 +102,44 @@ pub(super) fn found_jit(bytes: &[u8], addresses: &[u64]) -> Option<Option<Vec<ji
     };
     let is_whole = found.len() == addresses.len() && found.iter().zip(addresses).all(is_sane);
     is_whole.then_some(Some(found))
+}
+
+pub(super) fn python(bytes: &[u8]) -> Option<Result<Option<Image>, Unsupported>> {
+    match decoded(bytes)? {
+        Answer::Python(image) => Some(image),
+        Answer::Panicked => Some(Ok(None)),
+        _ => None,
+    }
+}
+
+pub(super) fn python_slot(bytes: &[u8]) -> Option<Result<Slot, NoSlot>> {
+    match decoded(bytes)? {
+        Answer::PythonSlot(slot) => Some(slot),
+        Answer::Panicked => Some(Err(NoSlot::Implausible)),
+        _ => None,
+    }
+}
+
+/// What these code objects are.
+pub(super) fn python_code(
+    bytes: &[u8],
+    wanted: &[(u64, u64)],
+) -> Option<Vec<Result<Code, Unnamed>>> {
+    const MAX_BYTES: usize = 4 * MAX_CHARS;
+    let is_sane = |it: &Result<Code, Unnamed>| {
+        it.as_ref().map_or(true, |code| {
+            (1..=MAX_BYTES).contains(&code.name.len())
+                && code.file.len() <= MAX_BYTES
+                && code.lines.is_sane()
+        })
+    };
+    match decoded(bytes)? {
+        Answer::PythonCode(found) => {
+            (found.len() == wanted.len() && found.iter().all(is_sane)).then_some(found)
+        }
+        Answer::Panicked => Some(vec![Err(Unnamed::NotCode); wanted.len()]),
+        _ => None,
+    }
 }
 
 pub(super) fn done(bytes: &[u8]) -> Option<()> {

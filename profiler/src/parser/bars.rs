@@ -72,6 +72,8 @@ pub(crate) enum Subject {
     Lines(FileKey),
     /// A companion of another file, such as its debug file: by device and inode.
     Companion(u64, u64),
+    /// The memory of a process with an interpreter, by a number of its own.
+    Memory(u64),
 }
 
 impl Subject {
@@ -159,6 +161,9 @@ impl Bars {
                 "its frames are shown without source lines",
             ),
             Subject::Companion(..) => (format!("{name}: {why}"), "it is not used"),
+            Subject::Memory(_) => {
+                (format!("{name}: {why}"), "its Python code is shown without names")
+            }
         };
         let is_new = !inner.given_up.contains_key(&what);
         inner.given_up.insert(what, why);

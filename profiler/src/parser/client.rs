@@ -8,6 +8,7 @@ use std::{
 };
 
 use profiler_profile::printable::printable;
+use profiler_python::{image::Image, offsets::Unsupported};
 use profiler_unwind::{NoTable, Standalone, report::Unreported};
 use quick_cache::unsync::Cache;
 use rustix::fs::{AtFlags, StatxFlags, statx};
@@ -115,6 +116,15 @@ impl Parser {
         file: &File,
     ) -> Result<Result<Standalone, NoTable>, Refusal> {
         self.ask(key, file, &Request::Table, answers::MAX_TABLE_BYTES, answers::table)
+    }
+
+    /// Whether a file is a Python interpreter, and if so, what is to be known of it.
+    pub(crate) fn python(
+        &mut self,
+        key: FileKey,
+        file: &File,
+    ) -> Result<Result<Option<Image>, Unsupported>, Refusal> {
+        self.ask(key, file, &Request::Python, answers::MAX_LOADED_BYTES, answers::python)
     }
 
     /// What `profiler unwind-info` says of a file with this name, or why it can't be parsed.
@@ -277,7 +287,19 @@ impl Parser {
         limit: usize,
         parse: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Result<T, Failure>, Refusal> {
-        let failure = match self.ask_once(request, files, limit)? {
+        self.ask_within(self.budget, request, files, limit, parse)
+    }
+
+    /// The same, with a budget of its own.
+    pub(super) fn ask_within<T>(
+        &mut self,
+        budget: Budget,
+        request: &Request,
+        files: &[BorrowedFd<'_>],
+        limit: usize,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Result<T, Failure>, Refusal> {
+        let failure = match self.ask_once(budget, request, files, limit)? {
             Ok(bytes) => match parse(&bytes) {
                 Some(answer) => return Ok(Ok(answer)),
                 None => Failure::Nonsense,
@@ -290,12 +312,13 @@ impl Parser {
 
     fn ask_once(
         &mut self,
+        budget: Budget,
         request: &Request,
         files: &[BorrowedFd<'_>],
         limit: usize,
     ) -> Result<Result<Vec<u8>, Failure>, Refusal> {
         let request = encoded(request).ok_or(Refusal::Unavailable)?;
-        self.processes.ask(&request, files, self.budget, limit).ok_or(Refusal::Unavailable)
+        self.processes.ask(&request, files, budget, limit).ok_or(Refusal::Unavailable)
     }
 
     /// What the process could not give up, and why.
@@ -305,7 +328,7 @@ impl Parser {
 
     /// Whether the process has ended, or an error was in its way, when it tried this.
     pub(crate) fn prevents(&mut self, probe: Probe) -> Result<bool, Refusal> {
-        let answer = self.ask_once(&Request::Probe(probe), &[], MAX_PROBED_BYTES)?;
+        let answer = self.ask_once(self.budget, &Request::Probe(probe), &[], MAX_PROBED_BYTES)?;
         let is_prevented = match answer.map(|bytes| decoded(&bytes)) {
             Ok(Some(Answer::Probed(result))) => result.is_err(),
             _ => {

@@ -10,12 +10,14 @@ use std::{
     panic::{self, AssertUnwindSafe},
 };
 
+use profiler_python::image::Image;
 use profiler_unwind::{Rules, Standalone, Table, report};
 use serde::Serialize;
 
 use super::{
     jit::JitNames,
     message::{Answer, Request, TableParts},
+    python,
     symbol_files::{self, SymbolFiles},
 };
 
@@ -73,6 +75,18 @@ impl FrontDoor {
             Request::ForgetJit(processes) => {
                 self.jit.forget(processes);
                 Answer::Done
+            }
+            Request::Python => {
+                let file = files.next().ok_or(io::ErrorKind::InvalidInput)?;
+                Answer::Python(Image::of_file(&file))
+            }
+            Request::PythonSlot { python: loaded, pointer_above } => {
+                let memory = files.next().ok_or(io::ErrorKind::InvalidInput)?;
+                Answer::PythonSlot(python::slot(memory, loaded, *pointer_above))
+            }
+            Request::PythonCode { python: loaded, wanted } => {
+                let memory = files.next().ok_or(io::ErrorKind::InvalidInput)?;
+                Answer::PythonCode(python::code(memory, loaded, wanted))
             }
             Request::Probe(probe) => Answer::Probed(probe.run()),
             #[cfg(test)]

@@ -1,5 +1,11 @@
 //! The requests of the agent, and the answers of the parser process.
 
+use profiler_python::{
+    code::{Code, Unnamed},
+    image::{Image, Loaded as Python},
+    offsets::Unsupported,
+    slot::{NoSlot, Slot},
+};
 use profiler_symbols as symbols;
 use profiler_unwind::{NoTable, report::Unreported};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -38,6 +44,12 @@ pub(super) enum Request {
     FindJit { process: u64, addresses: Vec<u64> },
     /// Frees the names of JIT code of processes.
     ForgetJit(Vec<u64>),
+    /// Whether the file is a Python interpreter.
+    Python,
+    /// Where threads of a process with this interpreter have their state. The descriptor is of its memory.
+    PythonSlot { python: Python, pointer_above: u64 },
+    /// What these code objects of such a process are, of which each has this check.
+    PythonCode { python: Python, wanted: Vec<(u64, u64)> },
     /// Tries something that must not work.
     Probe(Probe),
     #[cfg(test)]
@@ -59,6 +71,10 @@ pub(super) enum Answer {
     TakenJit(jit::Taken),
     /// In the order of the addresses; `None` if nothing of the process was read.
     FoundJit(Option<Vec<jit::Found>>),
+    Python(Result<Option<Image>, Unsupported>),
+    PythonSlot(Result<Slot, NoSlot>),
+    /// In the order of the code objects.
+    PythonCode(Vec<Result<Code, Unnamed>>),
     /// The request was carried out.
     Done,
     /// That it worked, or its error number.

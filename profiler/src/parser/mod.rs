@@ -10,7 +10,7 @@
 //!
 //! An unwind table takes one request per file. Files that names are looked up in stay [loaded](symbol_files)
 //! in the process, since they are [asked about](symbols) again and again. So do the names of [JIT code](jit), which
-//! the agent reads as bytes, since its files grow.
+//! the agent reads as bytes, since its files grow. [Python](python) is read from the memory of its process.
 //!
 //! Each thread has a parser process of its own, so that none waits for another's requests.
 
@@ -26,6 +26,7 @@ mod message;
 mod patience;
 pub(crate) mod probe;
 mod process;
+mod python;
 mod sandbox;
 mod server;
 mod slow_users;
@@ -43,6 +44,8 @@ pub(crate) use self::{
     },
     message::{FoundIn, Load},
     process::{Budget, Failure},
+    python::MAX_CODE as MAX_PYTHON_CODE,
+    symbols::Asked,
 };
 
 use std::process::exit;

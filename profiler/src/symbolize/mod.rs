@@ -14,6 +14,7 @@ mod kernel_symbols;
 mod names;
 pub mod naming;
 mod owner;
+pub mod python;
 mod roots;
 pub(crate) mod stacks;
 pub mod symbolizer;

@@ -25,6 +25,10 @@ use super::{
     jit::{JitNames, With},
     kernel_symbols::{Found, KernelSymbols},
     names::Names,
+    python::{
+        memory::Process as Python,
+        names::{Named, PythonNames, Wanted},
+    },
 };
 use crate::{
     bpf::kernel_names::KernelNames,
@@ -63,6 +67,7 @@ pub struct Symbolizer {
     parser: Parser,
     debuginfod: Option<Debuginfod>,
     jit: JitNames,
+    python: PythonNames,
     /// By where the address is, and how many bytes before it were looked up.
     frames: Bounded<(Place, u64), Arc<[Frame]>>,
     modules: Modules,
@@ -95,6 +100,7 @@ impl Symbolizer {
             parser: Parser::start_holding(bars, BUDGET, Role::Naming, cache_bytes),
             debuginfod,
             jit: JitNames::default(),
+            python: PythonNames::default(),
             frames: Bounded::new(usize::MAX, frames_bytes),
             modules: Modules::default(),
             names: Names::default(),
@@ -109,6 +115,7 @@ impl Symbolizer {
     pub fn keep_within(&mut self, budget: &CacheBudget) {
         self.frames = Bounded::new(budget.frames, frames_bytes);
         self.jit.limit(budget.jit);
+        self.python.limit(budget.python);
     }
 
     /// What its caches hold.
@@ -119,6 +126,7 @@ impl Symbolizer {
             self.files.account(),
             self.frames.account("names of addresses"),
             self.jit.account(),
+            self.python.account(),
         ]
     }
 
@@ -236,6 +244,12 @@ impl Symbolizer {
         let locations = locations.collect();
         self.checked.clear();
         (locations, self.all_known)
+    }
+
+    /// Names what a process runs in Python.
+    pub fn python(&mut self, process: Python<'_>, wanted: &[Wanted]) -> Named {
+        let with = With { parser: &mut self.parser, interned: &mut self.names };
+        self.python.find(with, process, wanted)
     }
 
     /// The user half of a process of which nothing is known.
