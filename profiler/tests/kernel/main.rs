@@ -70,6 +70,7 @@ mod our_code {
     pub(crate) mod record;
     pub(crate) mod same_build_id;
     pub(crate) mod serve;
+    pub(crate) mod stores;
     pub(crate) mod stuck;
     pub(crate) mod sums;
     pub(crate) mod top;
