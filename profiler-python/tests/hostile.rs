@@ -1,6 +1,6 @@
 //! Memory, tables and files of those who want to be read wrong.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::indexing_slicing, clippy::unwrap_used)]
 
 use std::{cell::Cell, fs::File, io::Write as _};
 
