@@ -148,8 +148,8 @@ pub(crate) fn walk<const SLOT: u32>(
     // LLVM must not make copies of the function for each slot: the verifier would inline those.
     let slot = black_box(SLOT);
     // One more than fit, since it is the next that finds no room.
-    for _ in 0..=MAX_FRAMES / FRAMES_A_CALL {
-        if walk_frames(slot) != 0 {
+    for _ in 0..=MAX_FRAMES / (FRAMES_A_CALL * CALLS) {
+        if walk_on(slot) != 0 {
             break;
         }
     }
@@ -164,12 +164,28 @@ pub(crate) fn walk<const SLOT: u32>(
 
 /// How many frames a call of [`walk_frames`] goes up, at most.
 const FRAMES_A_CALL: u32 = 4;
+/// How many of these calls [`walk_on`] makes.
+const CALLS: u32 = 12;
+
+/// Goes up more frames; 1 if the walk has ended. A loop of few turns that has another in it is verified sooner than
+/// one of many.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_on(slot: u32) -> u32 {
+    for _ in 0..CALLS {
+        if walk_frames(slot) != 0 {
+            return 1;
+        }
+    }
+    0
+}
 
 /// Goes up some frames; 1 if the walk has ended.
 ///
 /// The verifier takes a function with external linkage by itself, once, as a program of its own, however
 /// often it is called (Linux 5.6): the whole walk inlined is more than it reads. So it gets nothing but
-/// what it finds in maps, by the slot.
+/// numbers, and what it finds in maps, by the slot. What few frames need has functions of its own for the
+/// same reason: here it would be verified once for each frame.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn walk_frames(slot: u32) -> u32 {
@@ -179,9 +195,9 @@ extern "C" fn walk_frames(slot: u32) -> u32 {
     let (scratch, cache) = unsafe { (&mut *scratch, &mut *cache) };
     let mut frame = scratch.walk.frame;
     for _ in 0..FRAMES_A_CALL {
-        if let Err(end) = up(scratch, cache, &mut frame) {
+        if let Err(end) = up(slot, scratch, cache, &mut frame) {
             let lacks = scratch.walk.lacks;
-            scratch.walk.end = if lacks == 0 { end as u32 } else { lacks };
+            scratch.walk.end = if lacks == 0 { end } else { lacks };
             return 1;
         }
     }
@@ -189,53 +205,79 @@ extern "C" fn walk_frames(slot: u32) -> u32 {
     0
 }
 
-/// Writes the address of the frame, and steps to its caller.
+/// Writes the address of the frame, and steps to its caller. Where there is none it gives the [`UserEnd`], as its
+/// number.
 #[inline(always)]
-fn up(scratch: &mut Scratch, cache: &mut Cache, frame: &mut Registers) -> Result<(), UserEnd> {
+fn up(
+    slot: u32,
+    scratch: &mut Scratch,
+    cache: &mut Cache,
+    frame: &mut Registers,
+) -> Result<(), u32> {
     if WALK.load() & by::TABLES == 0 {
         push(scratch, frame)?;
         // What there is beyond a single frame is not asked for, and nothing is to be read for it.
         if FRAME_LIMIT.load() == 1 {
-            return Err(UserEnd::Depth);
+            return Err(UserEnd::Depth as u32);
         }
-        return advance(&mut scratch.walk, frame, &const { Rule::of(Cfa::UNKNOWN) });
+        return advance(slot, &mut scratch.walk, frame, &const { Rule::of(Cfa::UNKNOWN) });
     }
-    let found = rule_at(&scratch.walk, frame, cache);
-    let rule = match found {
+    let rule = match rule_at(slot, scratch, frame, cache) {
         Ok(rule) => rule,
         // The frame pointer did not lead to code, so this is no frame.
-        Err(UserEnd::NotMapped) if scratch.walk.is_guess != 0 => return Err(UserEnd::NoUnwindInfo),
+        Err(end) if end == UserEnd::NotMapped as u32 && scratch.walk.is_guess != 0 => {
+            return Err(UserEnd::NoUnwindInfo as u32);
+        }
         Err(end) => {
             if scratch.walk.lacks == 0 {
-                scratch.walk.lacks = end as u32;
+                scratch.walk.lacks = end;
             }
             Quick::UNKNOWN
         }
     };
     push(scratch, frame)?;
     let walk = &mut scratch.walk;
-    let Some(number) = rule.number() else {
-        walk.is_guess = 0;
-        let stepped = rule.step::<Native>(frame, &mut stack(walk));
-        return arrive(walk, stepped, false);
-    };
-    let rule = RULE.get(number).ok_or(UserEnd::Unsupported)?;
+    if let Some(number) = rule.number() {
+        walk.frame = *frame;
+        // The call finds the scratch in its map: it has to count as given away meanwhile.
+        let walk = black_box(&raw mut *walk);
+        let end = apply_rule(slot, number);
+        // SAFETY: it is what the caller has given, and the call has ended.
+        *frame = unsafe { (*walk).frame };
+        return if end == 0 { Ok(()) } else { Err(end) };
+    }
+    walk.is_guess = 0;
+    let stepped = rule.step::<Native>(frame, &mut stack(slot, walk));
+    arrive(walk, stepped, false)
+}
+
+/// Steps from the scratch's frame to its caller by any rule of the tables: 0, or the [`UserEnd`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn apply_rule(slot: u32, number: u32) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(slot) else { return UserEnd::Unsupported as u32 };
+    // SAFETY: as in `walk_frames`, whose reference is not in use meanwhile.
+    let walk = unsafe { &mut (*scratch).walk };
+    let Some(rule) = RULE.get(number) else { return UserEnd::Unsupported as u32 };
     let is_guess = rule.cfa == Cfa::UNKNOWN;
     if is_guess && WALK.load() & by::OR_FRAME_POINTERS == 0 {
-        return Err(UserEnd::NoUnwindInfo);
+        return UserEnd::NoUnwindInfo as u32;
     }
     // Where what is mapped is not known, as of a process that has just begun, a guess can't be checked.
     let knows_mappings = walk.lacks != UserEnd::NotMapped as u32;
     walk.is_guess = u32::from(is_guess && knows_mappings);
-    advance(walk, frame, rule)
+    let mut frame = walk.frame;
+    let advanced = advance(slot, walk, &mut frame, rule);
+    walk.frame = frame;
+    advanced.err().unwrap_or(0)
 }
 
 /// Writes the address of the frame, if there is room.
 #[inline(always)]
-fn push(scratch: &mut Scratch, frame: &Registers) -> Result<(), UserEnd> {
+fn push(scratch: &mut Scratch, frame: &Registers) -> Result<(), u32> {
     let Walk { next, behind, is_return, is_sampled, .. } = scratch.walk;
     if next >= behind {
-        return Err(UserEnd::Depth);
+        return Err(UserEnd::Depth as u32);
     }
     let is_interrupted = is_return == 0 && is_sampled == 0;
     let address = if is_interrupted { frame.pc | INTERRUPTED } else { frame.pc };
@@ -246,15 +288,15 @@ fn push(scratch: &mut Scratch, frame: &Registers) -> Result<(), UserEnd> {
     Ok(())
 }
 
-/// Steps to the caller by any rule.
+/// Steps to the caller by this rule.
 #[inline(always)]
-fn advance(walk: &mut Walk, frame: &mut Registers, rule: &Rule) -> Result<(), UserEnd> {
-    let stepped = step::<Native>(rule, frame, &mut stack(walk));
+fn advance(slot: u32, walk: &mut Walk, frame: &mut Registers, rule: &Rule) -> Result<(), u32> {
+    let stepped = step::<Native>(rule, frame, &mut stack(slot, walk));
     arrive(walk, stepped, rule.cfa == Cfa::UNKNOWN)
 }
 
 #[inline(always)]
-fn arrive(walk: &mut Walk, stepped: Result<Caller, Stop>, is_guess: bool) -> Result<(), UserEnd> {
+fn arrive(walk: &mut Walk, stepped: Result<Caller, Stop>, is_guess: bool) -> Result<(), u32> {
     walk.is_sampled = 0;
     let by_tables = walk.space.generation != 0;
     match stepped {
@@ -262,27 +304,62 @@ fn arrive(walk: &mut Walk, stepped: Result<Caller, Stop>, is_guess: bool) -> Res
             walk.is_return = u32::from(caller == Caller::Called);
             Ok(())
         }
-        Err(stop) => Err(UserEnd::of_stop(stop, is_guess, by_tables)),
+        Err(stop) => Err(UserEnd::of_stop(stop, is_guess, by_tables) as u32),
     }
 }
 
-/// The rule for the frame.
+/// The rule for the frame, or the [`UserEnd`] as its number.
 #[inline(always)]
-fn rule_at(walk: &Walk, frame: &Registers, cache: &mut Cache) -> Result<Quick, UserEnd> {
+fn rule_at(
+    slot: u32,
+    scratch: &mut Scratch,
+    frame: &Registers,
+    cache: &mut Cache,
+) -> Result<Quick, u32> {
+    let walk = &scratch.walk;
     // The call may be the last instruction of its function.
     let pc = frame.pc.wrapping_sub(u64::from(walk.is_return));
-    let generation = walk.space.generation;
-    // The upper bits of a product depend on all bits of its factors.
-    let hash = (pc ^ u64::from(generation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    let cached = cache.get_mut(hash as usize & (CACHED - 1)).ok_or(UserEnd::NotMapped)?;
-    let key = pc ^ walk.second;
+    let (key, generation) = (pc ^ walk.second, walk.space.generation);
+    let cached = entry(cache, pc, generation);
     if cached.key == key && cached.generation == generation && generation != 0 {
         return Ok(cached.rule);
     }
-    let number = look_up(&walk.space, pc)?;
-    let rule = Quick::of::<Native>(number, RULE.get(number).ok_or(UserEnd::Unsupported)?);
-    *cached = Cached { key, generation, rule };
-    Ok(rule)
+    // The call finds both in their maps: they have to count as given away meanwhile.
+    black_box((&raw mut *scratch, &raw mut *cache));
+    let found = find_rule(slot, pc);
+    if found < FAILED { Ok(Quick::from_bits(found as u32)) } else { Err(found as u32) }
+}
+
+/// The bit by which [`find_rule`] tells a [`UserEnd`] from a rule.
+const FAILED: u64 = 1 << 32;
+
+/// Looks the rule for the address up, and keeps it in the cache: as bits of [`Quick`], or [`FAILED`] and the
+/// [`UserEnd`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_rule(slot: u32, pc: u64) -> u64 {
+    const NOT_MAPPED: u64 = FAILED | UserEnd::NotMapped as u64;
+    let Some(scratch) = SCRATCH.get_ptr_mut(slot) else { return NOT_MAPPED };
+    let Some(cache) = CACHE.get_ptr_mut(slot) else { return NOT_MAPPED };
+    // SAFETY: as in `walk_frames`, whose references are not in use meanwhile.
+    let (walk, cache) = unsafe { (&(*scratch).walk, &mut *cache) };
+    let number = match look_up(&walk.space, pc) {
+        Ok(number) => number,
+        Err(end) => return FAILED | end as u64,
+    };
+    let Some(rule) = RULE.get(number) else { return FAILED | UserEnd::Unsupported as u64 };
+    let rule = Quick::of::<Native>(number, rule);
+    let (key, generation) = (pc ^ walk.second, walk.space.generation);
+    *entry(cache, pc, generation) = Cached { key, generation, rule };
+    u64::from(rule.bits())
+}
+
+/// Where the cache has what holds at an address.
+#[inline(always)]
+fn entry(cache: &mut Cache, pc: u64, generation: u32) -> &mut Cached {
+    // The upper bits of a product depend on all bits of its factors.
+    let hash = (pc ^ u64::from(generation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    &mut cache[hash as usize & (CACHED - 1)]
 }
 
 /// The same, by the maps.
@@ -335,12 +412,13 @@ impl Chunks for Table {
 }
 
 #[inline(always)]
-fn stack(walk: &mut Walk) -> Stack<'_> {
+fn stack(slot: u32, walk: &mut Walk) -> Stack<'_> {
     let is_sampled = walk.is_sampled != 0;
-    Stack { window: &mut walk.window, registers: &walk.registers, is_sampled }
+    Stack { slot, window: &mut walk.window, registers: &walk.registers, is_sampled }
 }
 
 struct Stack<'a> {
+    slot: u32,
     window: &'a mut Window,
     registers: &'a [u64; registers::COUNT],
     is_sampled: bool,
@@ -353,7 +431,11 @@ impl Memory for Stack<'_> {
             return None;
         }
         if address.wrapping_sub(self.window.start) >= self.window.bytes {
-            read(self.window, address)?;
+            // The call finds the window in its map: it has to count as given away meanwhile.
+            black_box(&raw mut *self.window);
+            if read_window(self.slot, address) == 0 {
+                return None;
+            }
         }
         let at = address.wrapping_sub(self.window.start) / 8;
         self.window.words.get(at as usize & (WINDOW_WORDS - 1)).copied()
@@ -366,28 +448,32 @@ impl Memory for Stack<'_> {
     }
 }
 
-/// Reads the stack from an address on: a window, or what is left of the page.
-#[inline(always)]
-fn read(window: &mut Window, address: u64) -> Option<()> {
+/// Reads the stack from an address on: a window, or what is left of the page. Gives how many bytes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_window(slot: u32, address: u64) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(slot) else { return 0 };
+    // SAFETY: as in `walk_frames`, whose reference is not in use meanwhile.
+    let window = unsafe { &mut (*scratch).walk.window };
     window.start = address;
     window.bytes = WINDOW_BYTES;
     let to = (&raw mut window.words).cast::<c_void>();
     // SAFETY: `words` has so many bytes; the helper reads from any address or fails.
     if unsafe { bpf_probe_read_user(to, WINDOW_BYTES as u32, address as *const c_void) } == 0 {
-        return Some(());
+        return WINDOW_BYTES as u32;
     }
     window.bytes = 0;
     let left = PAGE_BYTES - (address & (PAGE_BYTES - 1));
     if left >= WINDOW_BYTES {
-        return None;
+        return 0;
     }
     // SAFETY: as above, of fewer bytes.
     if unsafe {
         bpf_probe_read_user(to, left as u32 & (WINDOW_BYTES as u32 - 1), address as *const c_void)
     } != 0
     {
-        return None;
+        return 0;
     }
     window.bytes = left;
-    Some(())
+    left as u32
 }

@@ -85,6 +85,20 @@ impl Quick {
         if pc == 0 { Err(Stop::Complete) } else { Ok(Caller::Called) }
     }
 
+    /// It as a number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The one that [`Self::bits`] has given.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     #[inline(always)]
     const fn words(self, shift: u32) -> u32 {
         (self.0 >> shift) & MASK
