@@ -1,9 +1,14 @@
 //! One stack sample on the wire.
 //!
-//! A [`SampleHeader`], then [`SampleHeader::kernel_frames`] and then
-//! [`SampleHeader::user_frames`] addresses of eight bytes, innermost frame first, all in the
+//! A [`SampleHeader`], then [`SampleHeader::kernel_frames`] addresses of eight bytes,
+//! [`SampleHeader::interpreter_words`] words of what an interpreter runs, and
+//! [`SampleHeader::user_frames`] addresses, each innermost frame first, all in the
 //! machine's byte order. What is not there is not sent: a sample of three frames takes 88 bytes of
 //! the ring.
+//!
+//! The frames of an interpreter ([`python::wire`](crate::python::wire)) come in groups, one for each native
+//! frame that runs some of them: the address of each such frame has [`RUNS_CODE`], as far as the walk of the
+//! native frames came.
 //!
 //! Where the walk of the user stack ended because the agent had not told it yet what it needs, a copy
 //! of the stack follows, for the agent to walk: [`COPY_REGISTERS`] registers by DWARF's numbers,
@@ -25,6 +30,12 @@ pub const MAX_FRAMES: u32 = 512;
 /// Set in a user address that is no return address, though it has callees: what a signal has
 /// interrupted. Addresses of user space have fewer bits.
 pub const INTERRUPTED: u64 = 1 << 63;
+
+/// Set in a user address: its frame is one in which the interpreter runs the next group of its frames.
+pub const RUNS_CODE: u64 = 1 << 62;
+
+/// Words of what an interpreter runs, at most.
+pub const MAX_INTERPRETER_WORDS: u32 = 1024;
 
 /// Registers of a copy of the stack.
 pub const COPY_REGISTERS: usize = Native::REGISTERS;
@@ -94,6 +105,35 @@ impl UserEnd {
     }
 }
 
+/// How the walk of an interpreter's frames ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum InterpreterEnd {
+    /// There is none that is known of.
+    #[default]
+    None = 0,
+    /// The outermost frame was reached, or the thread runs no code of it.
+    Complete = 1,
+    /// There are more than fit.
+    Depth = 2,
+    /// What has to be there could not be read, or is no frame.
+    Unreadable = 3,
+}
+
+impl InterpreterEnd {
+    /// The value with this number on the wire.
+    #[must_use]
+    pub const fn from_wire(value: u8) -> Option<Self> {
+        Some(match value {
+            0 => Self::None,
+            1 => Self::Complete,
+            2 => Self::Depth,
+            3 => Self::Unreadable,
+            _ => return None,
+        })
+    }
+}
+
 /// The fixed part of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -122,8 +162,12 @@ pub struct SampleHeader {
     pub source: u8,
     /// Bytes of the copy of the stack behind the addresses; 0 where there is none.
     pub copy_bytes: u16,
+    /// Number of words of what an interpreter runs, between both halves.
+    pub interpreter_words: u16,
+    /// An [`InterpreterEnd`].
+    pub interpreter_end: u8,
     /// Zero.
-    pub reserved: [u8; 4],
+    pub reserved: u8,
 }
 
 impl SampleHeader {

@@ -16,6 +16,7 @@ mod copy;
 mod filter;
 mod hits;
 mod kernel_name;
+mod python;
 mod registers;
 mod walk;
 
@@ -43,7 +44,10 @@ use profiler_common::{
     comm_patterns::States,
     counter::{Counter, Counters},
     hit_filter::{TEXT_BYTES, Tests},
-    sample::{COMM_LEN, COPY_BYTES, MAX_FRAMES, SampleHeader, UserEnd},
+    sample::{
+        COMM_LEN, COPY_BYTES, InterpreterEnd, MAX_FRAMES, MAX_INTERPRETER_WORDS, SampleHeader,
+        UserEnd,
+    },
     settings::{MAX_OWN, MAX_SOURCES, flag, walk as by},
 };
 
@@ -124,8 +128,11 @@ struct Scratch {
     behind: [u8; COPY_BYTES],
 }
 
-/// Addresses that a record can have: of both halves of the stack.
-const FRAMES: usize = 2 * MAX_FRAMES as usize;
+/// Words that a record can have: the addresses of both halves of the stack, and what an interpreter runs.
+const FRAMES: usize = (2 * MAX_FRAMES + MAX_INTERPRETER_WORDS) as usize;
+
+/// The kernel refuses per-CPU values that are larger.
+const _: () = assert!(size_of::<Scratch>() <= 32 << 10);
 
 /// The idle tasks have this id on every CPU.
 const IDLE: u32 = 0;
@@ -303,6 +310,7 @@ fn record<C: Context, const WALKS: bool, const SLOT: u32>(
     }
     let (mut user_bytes, mut copy_bytes) = (0, 0);
     let mut user_end = UserEnd::NotCaptured;
+    let (mut interpreter_bytes, mut interpreter_end) = (0, InterpreterEnd::None);
     if flags & flag::USER_STACK != 0 {
         let user = if tid == IDLE {
             // Not told by its registers: on aarch64 before Linux 5.11 its stack begins where other
@@ -329,8 +337,11 @@ fn record<C: Context, const WALKS: bool, const SLOT: u32>(
             User::Registers(registers) => {
                 let by_tables = WALK.load() & by::TABLES != 0;
                 let first = (kernel_bytes / 8) as u32;
-                let (frames, end) =
-                    walk::walk::<SLOT>(scratch, tgid, registers, first, limit / 8, by_tables);
+                walk::begin(scratch, tgid, registers, by_tables);
+                let (words, end) = python::walk::<SLOT>(scratch, first);
+                (interpreter_bytes, interpreter_end) = (words * 8, end);
+                let first = first + words as u32;
+                let (frames, end) = walk::walk::<SLOT>(scratch, first, limit / 8);
                 user_bytes = frames * 8;
                 user_end = end;
                 if by_tables {
@@ -360,10 +371,12 @@ fn record<C: Context, const WALKS: bool, const SLOT: u32>(
     header.user_end = user_end as u8;
     header.source = SLOT as u8;
     header.copy_bytes = copy_bytes as u16;
-    header.reserved = [0; 4];
+    header.interpreter_words = (interpreter_bytes / 8) as u16;
+    header.interpreter_end = interpreter_end as u8;
+    header.reserved = 0;
     // SAFETY: `comm` is `COMM_LEN` bytes long; the helper fills all of them.
     unsafe { bpf_get_current_comm(header.comm.as_mut_ptr().cast(), COMM_LEN as u32) };
-    SampleHeader::BYTES as u64 + kernel_bytes + user_bytes + copy_bytes
+    SampleHeader::BYTES as u64 + kernel_bytes + interpreter_bytes + user_bytes + copy_bytes
 }
 
 /// Takes one half of the stack and returns its size in bytes: 0 where there is none.

@@ -26,7 +26,7 @@ use profiler_common::{
     },
 };
 
-use crate::{FRAME_LIMIT, FRAMES, SCRATCH, Scratch, WALK, registers};
+use crate::{FRAME_LIMIT, FRAMES, SCRATCH, Scratch, WALK, python, registers};
 
 /// What the agent knows of each process. It sets the size.
 #[map]
@@ -92,7 +92,9 @@ pub(crate) struct Walk {
     reserved: u32,
     /// The second of the walk, in the upper bits.
     second: u64,
-    space: Space,
+    pub(crate) space: Space,
+    /// Up to where the stack pointer goes until the frame that was left is marked: see [`python`].
+    pub(crate) mark_above: u64,
     /// How it has ended.
     end: u32,
     /// Whether the registers are still those of the sample.
@@ -111,21 +113,11 @@ struct Window {
     words: [u64; WINDOW_WORDS],
 }
 
-/// Walks from these registers on, and writes addresses to the scratch's frames from `first` on; gives
-/// how many there are, and how it has ended.
+/// Begins a walk from these registers on.
 #[inline(always)]
-pub(crate) fn walk<const SLOT: u32>(
-    scratch: &mut Scratch,
-    tgid: u32,
-    registers: Registers,
-    first: u32,
-    limit: u32,
-    by_tables: bool,
-) -> (u64, UserEnd) {
+pub(crate) fn begin(scratch: &mut Scratch, tgid: u32, registers: Registers, by_tables: bool) {
     let state = &mut scratch.walk;
     state.frame = registers;
-    state.next = first;
-    state.behind = first + limit;
     state.is_return = 0;
     state.is_guess = 0;
     state.lacks = 0;
@@ -142,6 +134,19 @@ pub(crate) fn walk<const SLOT: u32>(
             state.space = *space;
         }
     }
+    state.mark_above = u64::MAX;
+}
+
+/// Walks on, and writes addresses to the scratch's frames from `first` on; gives how many there are, and how
+/// it has ended.
+#[inline(always)]
+pub(crate) fn walk<const SLOT: u32>(
+    scratch: &mut Scratch,
+    first: u32,
+    limit: u32,
+) -> (u64, UserEnd) {
+    scratch.walk.next = first;
+    scratch.walk.behind = first + limit;
     // The calls find the scratch in its map: it has to count as given away meanwhile. Nothing of it is
     // used here between, so that theirs is the only reference in use.
     let scratch = black_box(&raw mut *scratch);
@@ -199,6 +204,9 @@ extern "C" fn walk_frames(slot: u32) -> u32 {
             let lacks = scratch.walk.lacks;
             scratch.walk.end = if lacks == 0 { end } else { lacks };
             return 1;
+        }
+        if frame.sp > scratch.walk.mark_above {
+            python::mark(scratch, slot);
         }
     }
     scratch.walk.frame = frame;

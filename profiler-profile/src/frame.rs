@@ -98,6 +98,15 @@ impl Origin {
 }
 
 impl Origin {
+    /// Whether it is of code that an interpreter runs.
+    #[must_use]
+    pub fn is_interpreted(self) -> bool {
+        matches!(
+            self,
+            Self::Cpython | Self::ProcessGone | Self::CodeGone | Self::NoCode | Self::Unread
+        )
+    }
+
     /// What would give such frames a name.
     #[must_use]
     pub fn hint(self) -> Option<&'static str> {

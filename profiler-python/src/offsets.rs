@@ -187,6 +187,7 @@ impl Offsets {
             check: self.code.check,
             checked_name: self.code.checked_name,
             frame_bytes: frames.bytes().unwrap_or(FRAME_BYTES),
+            reserved: 0,
         }
     }
 }

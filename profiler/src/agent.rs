@@ -47,8 +47,8 @@ use crate::{
         wakeup::Wakeup,
     },
     process::{
-        self, executing, family::Family, manager::Manager, table::Event, tracker::Tracker,
-        watched::Watched,
+        self, executing, family::Family, interpreters::Interpreters, manager::Manager,
+        table::Event, tracker::Tracker, watched::Watched,
     },
     queue::{self, Sender},
     realtime::{Priority, Role},
@@ -106,12 +106,12 @@ pub async fn run(
     capabilities::lay_down(USER_PROBES);
     // After the others, whose rings must have their page of what the kernel allows to lock.
     let sideband = Sideband::open(&kernel::cpus("online")?, sideband::RING_BYTES)?;
-    let bars = Arc::<Bars>::default();
-    let mut worker = Worker::start(&config.worker, Arc::clone(&bars))?;
+    let (bars, interpreters) = (Arc::<Bars>::default(), Arc::<Interpreters>::default());
+    let mut worker = Worker::start(&config.worker, Arc::clone(&bars), Arc::clone(&interpreters))?;
     let Program { slots, samples, counters, own, unwind, kernel_names, log, ebpf } =
         Program::load(&config.program, &sources.settings())?;
     bars.exclude_from(own);
-    let loader = start_loader(config, unwind, &bars)?;
+    let loader = start_loader(config, unwind, &bars, interpreters)?;
     tell_notices([&config.notices, &sources.notices(), &sideband.notices]);
     let runs = slots.iter().map(|it| it.runs.try_clone()).collect::<Result<_>>()?;
     sources.attach(slots, config.perf.dither)?;

@@ -3,7 +3,8 @@
 use std::mem::offset_of;
 
 use profiler_common::{
-    sample::{COMM_LEN, COPY_BYTES, COPY_REGISTERS, SampleHeader, UserEnd},
+    python::wire::{self, Frame},
+    sample::{COMM_LEN, COPY_BYTES, COPY_REGISTERS, InterpreterEnd, SampleHeader, UserEnd},
     settings::MAX_SOURCES,
 };
 
@@ -33,10 +34,48 @@ pub struct RawSample<'a> {
     pub user_end: UserEnd,
     /// The kernel half, innermost frame first.
     pub kernel: Addresses<'a>,
+    /// What an interpreter runs, if it is known of.
+    pub interpreter: Interpreted<'a>,
     /// The user half, innermost frame first.
     pub user: Addresses<'a>,
     /// A copy of the stack, where the walk was not told in time what it needs.
     pub copy: Option<StackCopy<'a>>,
+}
+
+/// The frames of an interpreter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Interpreted<'a> {
+    words: &'a [u8],
+    /// How their walk ended.
+    pub end: InterpreterEnd,
+}
+
+impl<'a> Interpreted<'a> {
+    /// The frames, innermost first.
+    pub fn iter(self) -> impl Iterator<Item = Frame> {
+        let words = self.words.as_chunks::<8>().0.as_chunks::<{ wire::WORDS }>().0;
+        words.iter().map(|words| Frame::from_wire(words.map(u64::from_ne_bytes)))
+    }
+
+    /// Where the evaluator's records are on the stack, innermost first.
+    pub fn records(self) -> impl Iterator<Item = u64> {
+        self.iter().filter_map(|frame| match frame {
+            Frame::Entry { record } if record != 0 => Some(record),
+            _ => None,
+        })
+    }
+
+    /// The bytes as they came.
+    #[must_use]
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.words
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.words.is_empty()
+    }
 }
 
 /// The registers of a sample, and its stack from a little below the stack pointer up.
@@ -134,6 +173,9 @@ pub enum DecodeError {
     /// A number that stands for no [`UserEnd`].
     #[error("unknown end of the user stack: {0}")]
     UserEnd(u8),
+    /// A number that stands for no [`InterpreterEnd`].
+    #[error("unknown end of an interpreter's frames: {0}")]
+    InterpreterEnd(u8),
     /// No slot of a source.
     #[error("unknown source: {0}")]
     Source(u8),
@@ -147,21 +189,27 @@ pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
         fields.header().ok_or(DecodeError::Truncated { needed: SampleHeader::BYTES, got })?;
     let (kernel_bytes, user_bytes) =
         (usize::from(header.kernel_frames) * 8, usize::from(header.user_frames) * 8);
+    let interpreter_bytes = usize::from(header.interpreter_words) * 8;
     let copy_bytes = usize::from(header.copy_bytes);
-    let needed = SampleHeader::BYTES + kernel_bytes + user_bytes + copy_bytes;
+    let needed = SampleHeader::BYTES + kernel_bytes + interpreter_bytes + user_bytes + copy_bytes;
     let parts = fields.0.split_at_checked(kernel_bytes).and_then(|(kernel, rest)| {
+        let (interpreter, rest) = rest.split_at_checked(interpreter_bytes)?;
         let (user, rest) = rest.split_at_checked(user_bytes)?;
         let (copy, rest) = rest.split_at_checked(copy_bytes)?;
-        Some((kernel, user, copy, rest))
+        Some((kernel, interpreter, user, copy, rest))
     });
-    let (kernel, user, copy, rest) = parts.ok_or(DecodeError::Truncated { needed, got })?;
+    let (kernel, interpreter, user, copy, rest) =
+        parts.ok_or(DecodeError::Truncated { needed, got })?;
     let user_end =
         UserEnd::from_wire(header.user_end).ok_or(DecodeError::UserEnd(header.user_end))?;
+    let end = InterpreterEnd::from_wire(header.interpreter_end)
+        .ok_or(DecodeError::InterpreterEnd(header.interpreter_end))?;
     if usize::from(header.source) >= MAX_SOURCES {
         return Err(DecodeError::Source(header.source));
     }
     let SampleHeader { time_ns, cgroup_id, period, tgid, tid, cpu, comm, source, .. } = header;
     let (kernel, user, copy) = (Addresses(kernel), Addresses(user), StackCopy::new(copy));
+    let interpreter = Interpreted { words: interpreter, end };
     let sample = RawSample {
         time_ns,
         cgroup_id,
@@ -173,6 +221,7 @@ pub fn decode(bytes: &[u8]) -> Result<(RawSample<'_>, &[u8]), DecodeError> {
         comm,
         user_end,
         kernel,
+        interpreter,
         user,
         copy,
     };
@@ -248,7 +297,9 @@ impl Fields<'_> {
             user_end: u8::from_ne_bytes(self.take()?),
             source: u8::from_ne_bytes(self.take()?),
             copy_bytes: u16::from_ne_bytes(self.take()?),
-            reserved: self.take()?,
+            interpreter_words: u16::from_ne_bytes(self.take()?),
+            interpreter_end: u8::from_ne_bytes(self.take()?),
+            reserved: u8::from_ne_bytes(self.take()?),
         })
     }
 }
@@ -281,8 +332,17 @@ mod tests {
             user_end: UserEnd::ChainEnded as u8,
             source: 3,
             copy_bytes: 0,
-            reserved: [0; 4],
+            interpreter_words: 0,
+            interpreter_end: 0,
+            reserved: 0,
         }
+    }
+
+    fn frame() -> impl Strategy<Value = Frame> {
+        let code = (0..=u64::MAX >> 1, 0..=wire::NO_INSTRUCTION, 0..1_u64 << 44);
+        let code =
+            code.prop_map(|(code, instruction, check)| Frame::Code { code, instruction, check });
+        prop_oneof![code, any::<u64>().prop_map(|record| Frame::Entry { record })]
     }
 
     #[test]
@@ -350,6 +410,8 @@ mod tests {
         let mut wrong = header(0, 0);
         wrong.user_end = 99;
         assert_eq!(decode(&encode(&wrong, &[])), Err(DecodeError::UserEnd(99)));
+        let wrong = SampleHeader { interpreter_end: 4, ..header(0, 0) };
+        assert_eq!(decode(&encode(&wrong, &[])), Err(DecodeError::InterpreterEnd(4)));
         let wrong = SampleHeader { source: 4, ..header(0, 0) };
         assert_eq!(decode(&encode(&wrong, &[])), Err(DecodeError::Source(4)));
     }
@@ -359,22 +421,32 @@ mod tests {
         fn any_bytes_are_a_sample_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Ok((sample, rest)) = decode(&bytes) {
                 let frames = sample.kernel.iter().len() + sample.user.iter().len();
+                let interpreted = sample.interpreter.as_bytes().len();
+                prop_assert!(sample.interpreter.iter().count() == interpreted / 16);
                 let copied = sample.copy.map_or(0, |it| it.registers.len() + it.stack.len());
-                let known = SampleHeader::BYTES + 8 * frames + copied + rest.len();
+                let known = SampleHeader::BYTES + 8 * frames + interpreted + copied + rest.len();
                 prop_assert!(known <= bytes.len() && bytes.len() < known + 8 * COPY_REGISTERS);
             }
         }
 
         #[test]
         fn addresses_come_back(kernel in prop::collection::vec(any::<u64>(), 0..40),
+                               interpreted in prop::collection::vec(frame(), 0..40),
                                user in prop::collection::vec(any::<u64>(), 0..40)) {
             let frames = |half: &[u64]| half.len().try_into().unwrap();
-            let header = header(frames(&kernel), frames(&user));
-            let bytes = encode(&header, &[&kernel[..], &user[..]].concat());
+            let words: Vec<u64> = interpreted.iter().flat_map(|it| it.to_wire()).collect();
+            let header = SampleHeader {
+                interpreter_words: frames(&words),
+                interpreter_end: InterpreterEnd::Depth as u8,
+                ..header(frames(&kernel), frames(&user))
+            };
+            let bytes = encode(&header, &[&kernel[..], &words, &user].concat());
             let (sample, rest) = decode(&bytes).unwrap();
             prop_assert!(rest.is_empty());
             prop_assert_eq!(sample.kernel.iter().collect::<Vec<_>>(), kernel);
             prop_assert_eq!(sample.user.iter().collect::<Vec<_>>(), user);
+            prop_assert_eq!(sample.interpreter.iter().collect::<Vec<_>>(), interpreted);
+            prop_assert_eq!(sample.interpreter.end, InterpreterEnd::Depth);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use profiler_common::sample::UserEnd;
+use profiler_common::sample::{RUNS_CODE, UserEnd};
 use profiler_profile::{
     ledger::{Ledger, PerCpuCount, memory},
     sample::{Comm, Sample, Task},
@@ -35,6 +35,7 @@ use crate::{
     parser::Bars,
     process::{
         self,
+        interpreters::Interpreters,
         manager::Manager,
         space::{Space, SpaceId},
         table::Process,
@@ -47,6 +48,7 @@ use crate::{
         self,
         debug_package::{self, LISTS},
         debuginfod::Debuginfod,
+        interpreted::{self, Merger},
         naming::Naming,
         stacks::Stacks,
         symbolizer::Symbolizer,
@@ -117,8 +119,12 @@ pub struct Work {
 impl Worker {
     /// Starts the thread, which waits for its work.
     ///
-    /// Files that are given up are shared by `bars`.
-    pub fn start(config: &Config, bars: Arc<Bars>) -> Result<Self> {
+    /// Files that are given up are shared by `bars`. In processes of `interpreters` what these run is named, too.
+    pub fn start(
+        config: &Config,
+        bars: Arc<Bars>,
+        interpreters: Arc<Interpreters>,
+    ) -> Result<Self> {
         let (done, ended) = oneshot::channel();
         let (is_ready, ready) = oneshot::channel();
         let (begin, work) = mpsc::channel();
@@ -145,7 +151,10 @@ impl Worker {
             let walker = config.walk.map(|walk| {
                 Walker::new(walk.frame_limit, walk.or_frame_pointers).keeping(walk.cache_bytes)
             });
+            let python = config.names.python;
             let mut thread = Thread {
+                merger: python.merges().then(|| Merger::new(python, interpreters)),
+                appended: 0,
                 priority,
                 bars,
                 walker,
@@ -186,6 +195,10 @@ struct Thread {
     /// Of stacks that the eBPF program could not walk yet.
     walker: Option<Walker>,
     symbolizer: Symbolizer,
+    /// Of what interpreters run, if that is wanted.
+    merger: Option<Merger>,
+    /// Frames of theirs that had no place among the native ones.
+    appended: u64,
     processes: Manager,
     finding: Finding,
     /// When walks have begun to miss mappings of a process, or when it was last looked for.
@@ -291,6 +304,7 @@ impl Thread {
         ledger.user_ends = self.naming.ends();
         if let (Some(unwinding), Some(walker)) = (&mut ledger.unwinding, &self.walker) {
             unwinding.walked_from_snapshots = walker.walked();
+            unwinding.python_appended = self.appended;
         }
         ledger.evicted_processes = self.processes.evicted();
         ledger.beyond_memory = self.outputs.beyond_memory();
@@ -321,6 +335,7 @@ impl Thread {
         let raw = of_code.as_ref().unwrap_or(raw);
         let kernel = self.kernel_stack(raw.kernel);
         let user = self.user_stack(raw, process);
+        self.appended += interpreted::appended(raw);
         let of = self.processes.at(raw.tgid, raw.time_ns);
         let main_comm = of.as_ref().map_or_else(Comm::default, |it| it.name);
         let process = of.and_then(|it| it.metadata);
@@ -354,7 +369,7 @@ impl Thread {
 
     /// What was sampled; `None` without a user half, or if nobody knows.
     fn process(&mut self, raw: &RawSample<'_>) -> Option<Process> {
-        let in_user = raw.user.iter().next()?;
+        let in_user = raw.user.iter().next()? & !RUNS_CODE;
         let known = self.processes.at(raw.tgid, raw.time_ns);
         let mut process = known.or_else(|| self.find(raw))?;
         // Within exec, user space is still that of the last program.
@@ -378,7 +393,8 @@ impl Thread {
         let copy = raw.copy?;
         let so_far = (raw.user, raw.user_end);
         let walker = self.walker.as_mut()?;
-        walker.walk(self.symbolizer.parser(), &copy, &process.space, raw.time_ns, so_far)
+        let records = raw.interpreter.records();
+        walker.walk(self.symbolizer.parser(), &copy, &process.space, raw.time_ns, so_far, records)
     }
 
     /// The user half.
@@ -392,21 +408,33 @@ impl Thread {
         let space = process.space.id();
         // What holds now need not have held then.
         let is_current = process.space.changed_ns() <= raw.time_ns;
-        if is_current && let Some(stack) = self.stacks.get(space, raw.user) {
+        let merger = self.merger.as_ref().filter(|_| !raw.interpreter.is_empty());
+        let key = merger.map(|it| it.key(raw));
+        let key = key.as_deref().map_or(raw.user, Addresses::new);
+        if is_current && let Some(stack) = self.stacks.get(space, key) {
             return stack;
         }
-        let (locations, all_known) = self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+        let (mut locations, mut all_known) =
+            self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+        if let Some(merger) = merger {
+            let is_final;
+            (locations, is_final) = merger.merge(&mut self.symbolizer, raw, locations);
+            all_known &= is_final;
+        }
         if all_known {
             let stack = self.store.intern(locations);
             if is_current {
-                self.stacks.keep(space, raw.user, &stack);
+                self.stacks.keep(space, key, &stack);
             }
             return stack;
         }
         // A record may have been lost. A stack that stays outside of every mapping, as a chain of
         // frame pointers does when code has none, is not kept.
         if let Some(process) = self.find(raw).filter(|found| found.space.id() != space) {
-            let (locations, _) = self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+            let (mut locations, _) = self.symbolizer.user_stack(&process, raw.user, raw.time_ns);
+            if let Some(merger) = self.merger.as_ref().filter(|_| !raw.interpreter.is_empty()) {
+                (locations, _) = merger.merge(&mut self.symbolizer, raw, locations);
+            }
             return self.store.intern(locations);
         }
         self.store.intern(locations)

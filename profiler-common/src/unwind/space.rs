@@ -44,8 +44,8 @@ pub struct Space {
     pub first_block: u32,
     /// How many there are.
     pub blocks: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// How its interpreter's frames are found: one more than the element of the map of interpreters, or 0.
+    pub interpreter: u32,
 }
 
 impl Mapping {
@@ -133,7 +133,7 @@ mod tests {
                 blocks.push(block);
             }
             let space =
-                Space { generation: 1, first_block: 3, blocks: count.div_ceil(64), reserved: 0 };
+                Space { generation: 1, first_block: 3, blocks: count.div_ceil(64), interpreter: 0 };
             let memory = Memory(blocks);
             let table_at = |address| find(&memory, &space, address).map(|found| found.table);
             for (n, mapping) in mappings.iter().enumerate() {

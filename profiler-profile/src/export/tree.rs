@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Kernel,
     /// One that was inlined.
     InlinedKernel,
+    /// A function that an interpreter runs.
+    Interpreted,
 }
 
 /// What calls and is called. Functions of one name in two files are two.
@@ -60,6 +62,14 @@ pub(super) struct Tree {
     pub(super) functions: Vec<Function>,
     /// Each before those that it calls, which are sorted by function. The first is the root.
     pub(super) nodes: Vec<Node>,
+}
+
+fn user_kind(frame: &Frame) -> Kind {
+    match frame {
+        Frame { origin, .. } if origin.is_interpreted() => Kind::Interpreted,
+        Frame { inlined: true, .. } => Kind::Inlined,
+        _ => Kind::User,
+    }
 }
 
 /// Where samples ended that were given to a [`Builder`].
@@ -100,7 +110,7 @@ impl<'a> Builder<'a> {
             self.process(name);
         }
         for (_, frame) in entry.user.frames().rev() {
-            self.call(frame, if frame.inlined { Kind::Inlined } else { Kind::User });
+            self.call(frame, user_kind(frame));
         }
         for (_, frame) in entry.kernel.frames().rev() {
             self.call(frame, if frame.inlined { Kind::InlinedKernel } else { Kind::Kernel });

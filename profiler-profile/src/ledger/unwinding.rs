@@ -34,6 +34,8 @@ pub struct Unwinding {
     pub unknown_processes: u64,
     /// Stacks that the agent unwound from snapshots, because what the kernel needs came too late.
     pub walked_from_snapshots: u64,
+    /// Frames of Python without a place among the native ones, since these end before: they come last.
+    pub python_appended: u64,
 }
 
 impl Unwinding {
@@ -57,6 +59,13 @@ impl Unwinding {
                     text,
                     "stacks unwound by the agent from snapshots: {}",
                     self.walked_from_snapshots
+                );
+            }
+            if self.python_appended > 0 {
+                let _ = writeln!(
+                    text,
+                    "Python frames behind native ones that end too early: {}",
+                    self.python_appended
                 );
             }
             let mut why: Vec<(&String, &u64)> = self.without_table.iter().collect();

@@ -23,6 +23,8 @@ pub enum Kind {
     Library,
     /// Code that was made at run time.
     Made,
+    /// Code that an interpreter runs.
+    Interpreted,
     /// The kernel.
     Kernel,
 }
@@ -208,6 +210,8 @@ fn of_frame(frame: &Frame, is_kernel: bool) -> Function {
     );
     let kind = if is_kernel {
         Kind::Kernel
+    } else if frame.origin.is_interpreted() {
+        Kind::Interpreted
     } else if is_made {
         Kind::Made
     } else if file.split('.').skip(1).any(|it| it == "so") || file.starts_with("[vdso") {

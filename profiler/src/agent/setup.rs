@@ -9,6 +9,7 @@ use crate::{
     hardening::{self, Connections, Threads, capabilities},
     kernel,
     parser::Bars,
+    process::interpreters::Interpreters,
     realtime, sigbus, stderr,
     unwind::loader::Loader,
 };
@@ -18,9 +19,11 @@ pub(super) fn start_loader(
     config: &Config,
     maps: Option<UnwindMaps>,
     bars: &Arc<Bars>,
+    interpreters: Arc<Interpreters>,
 ) -> Result<Option<Arc<Loader>>> {
+    let interpreters = config.worker.names.python.merges().then_some(interpreters);
     let start = |(maps, tables): (_, Tables)| {
-        Loader::start(maps, tables.memory, Arc::clone(bars)).map(Arc::new)
+        Loader::start(maps, tables.memory, Arc::clone(bars), interpreters).map(Arc::new)
     };
     maps.zip(config.program.user_walk.tables()).map(start).transpose()
 }

@@ -59,6 +59,18 @@ impl EntryRegisters {
     }
 }
 
+/// Where a `task_struct` has the thread pointer of user space; `None` if the kernel does not say.
+///
+/// <https://github.com/torvalds/linux/blob/v6.12/arch/x86/include/asm/processor.h>,
+/// <https://github.com/torvalds/linux/blob/v6.12/arch/arm64/include/asm/processor.h>.
+pub(crate) fn thread_pointer() -> Option<u32> {
+    let btf = fs::read(btf::PATH).ok()?;
+    let thread = btf::find(&btf, "task_struct")?.offset_of("thread")?;
+    // On aarch64 it is the first member of a structure without a name.
+    let within = if cfg!(target_arch = "aarch64") { "uw" } else { "fsbase" };
+    thread.checked_add(btf::find(&btf, "thread_struct")?.offset_of(within)?)
+}
+
 /// The size of a task's kernel stack, `THREAD_SIZE`, but of kernels built with KASAN, where it is
 /// twice as large; there, what is read is hardly ever taken for registers.
 ///

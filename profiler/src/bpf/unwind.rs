@@ -4,10 +4,13 @@ use aya::{
     Ebpf,
     maps::{Array, ArrayOfMaps, HashMap, MapData, MapError},
 };
-use profiler_common::unwind::{
-    rule::Rule,
-    space::{Block, Space},
-    table::{self, Chunk, TABLES},
+use profiler_common::{
+    python::Interpreter,
+    unwind::{
+        rule::Rule,
+        space::{Block, Space},
+        table::{self, Chunk, TABLES},
+    },
 };
 
 use super::load::take_map;
@@ -32,7 +35,8 @@ pod!(
     BlockPod(Block),
     RulePod(Rule),
     ChunkPod(Chunk),
-    WantedPod([u8; TABLES as usize])
+    WantedPod([u8; TABLES as usize]),
+    InterpreterPod(Interpreter)
 );
 
 /// The maps.
@@ -42,6 +46,7 @@ pub struct UnwindMaps {
     rules: Array<MapData, RulePod>,
     wanted: Array<MapData, WantedPod>,
     tables: ArrayOfMaps<MapData, Table>,
+    interpreters: Array<MapData, InterpreterPod>,
     /// What stands in the place of a table that was taken out, for all of these.
     taken_out: Table,
     /// The table of a file that says nothing of its frames.
@@ -73,6 +78,7 @@ impl UnwindMaps {
             rules: take_map(ebpf, "RULE")?,
             wanted: take_map(ebpf, "WANTED")?,
             tables: take_map(ebpf, "TABLE")?,
+            interpreters: take_map(ebpf, "INTERPRETER")?,
         })
     }
 
@@ -90,6 +96,11 @@ impl UnwindMaps {
     /// Says where a process's blocks are. Fails if there are too many processes.
     pub fn set_space(&mut self, tgid: u32, space: Space) -> Result<(), MapError> {
         self.spaces.insert(tgid, SpacePod(space), 0)
+    }
+
+    /// Says how an interpreter keeps its frames. An element that processes refer to must stay as it is.
+    pub fn set_interpreter(&mut self, number: u32, it: Interpreter) -> Result<(), MapError> {
+        self.interpreters.set(number, InterpreterPod(it), 0)
     }
 
     /// Forgets a process.

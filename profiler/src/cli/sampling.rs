@@ -13,6 +13,7 @@ use super::hit_filters::HitFilters;
 use crate::{
     filter::CommPattern,
     perf::event::Event,
+    symbolize::interpreted::View,
     units::{self, Frequency, ProcessSpec},
 };
 
@@ -139,6 +140,9 @@ pub struct SamplingArgs {
     /// Record stacks, which is the default.
     #[arg(short = 'g', conflicts_with = "call_graph", help_heading = STACKS, hide_short_help = true)]
     pub stacks: bool,
+    /// How to show stacks of Python.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "merged", help_heading = STACKS, hide_short_help = true)]
+    pub python: Python,
     /// Show source lines and inlined functions, from debug info. Slower, and takes more memory.
     #[arg(long, help_heading = STACKS)]
     pub lines: bool,
@@ -268,6 +272,28 @@ pub enum CallGraph {
     Dwarf,
     /// No unwinding: only the sampled address, for kernel stacks, too.
     None,
+}
+
+/// How stacks of Python are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Python {
+    /// Only native frames, with those of the interpreter.
+    Native,
+    /// Python functions in place of the interpreter's evaluator, between native frames.
+    #[default]
+    Merged,
+    /// Only Python functions where Python runs.
+    Only,
+}
+
+impl From<Python> for View {
+    fn from(python: Python) -> Self {
+        match python {
+            Python::Native => Self::Native,
+            Python::Merged => Self::Merged,
+            Python::Only => Self::Only,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -139,11 +139,7 @@ impl Config {
                 frame_limit,
                 user_walk,
                 ring_bytes: resolve_ring(ring_bytes, cpus.len(), machine.page_bytes)?,
-                log_level: match (args.bpf_log, verbose) {
-                    (false, _) => 0,
-                    (true, 0) => 2,
-                    (true, _) => 3,
-                },
+                log_level: log_level(args.bpf_log, verbose),
             },
             perf: perf::config::Config {
                 events,
@@ -157,6 +153,7 @@ impl Config {
                 shows_names: verbose > 0 || has(|it| it.has_ledger),
                 names: symbolize::config::Config {
                     lines: args.lines,
+                    python: args.python.into(),
                     kernel_stacks,
                     debuginfod: debuginfod.transpose()?,
                     budget,
@@ -187,6 +184,15 @@ impl Config {
             realtime: !args.no_realtime,
             notices,
         })
+    }
+}
+
+/// How much the eBPF program logs.
+fn log_level(is_wanted: bool, verbose: u8) -> u8 {
+    match (is_wanted, verbose) {
+        (false, _) => 0,
+        (true, 0) => 2,
+        (true, _) => 3,
     }
 }
 

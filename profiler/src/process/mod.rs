@@ -8,6 +8,7 @@ pub mod files;
 pub mod fingerprint;
 pub(crate) mod headless;
 mod identity;
+pub mod interpreters;
 pub mod manager;
 pub mod metadata;
 pub mod space;

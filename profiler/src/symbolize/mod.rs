@@ -7,6 +7,7 @@ pub(crate) mod debug_package;
 pub mod debuginfod;
 mod elf;
 mod found;
+pub mod interpreted;
 mod jit;
 mod kernel_code;
 mod kernel_modules;

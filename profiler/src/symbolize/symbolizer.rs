@@ -10,7 +10,7 @@ use blazesym::{
     },
 };
 use profiler_common::build_id::BuildId;
-use profiler_common::sample::INTERRUPTED;
+use profiler_common::sample::{INTERRUPTED, RUNS_CODE};
 use profiler_profile::{
     address::{Address, AddressKind},
     frame::{Frame, Missing, Origin, frames_bytes},
@@ -212,7 +212,8 @@ impl Symbolizer {
     ) -> (Vec<Location>, bool) {
         self.all_known = true;
         // The kernel's walk of frame pointers may end with the zero that it found.
-        let mut addresses = addresses.iter().filter(|&address| address != 0).peekable();
+        let addresses = addresses.iter().map(|address| address & !RUNS_CODE);
+        let mut addresses = addresses.filter(|&address| address != 0).peekable();
         let mut depth = 0_usize;
         let next = std::iter::from_fn(|| {
             let address = addresses.next()?;
@@ -256,7 +257,8 @@ impl Symbolizer {
     #[must_use]
     pub fn unknown_stack(&self, addresses: Addresses<'_>) -> Vec<Location> {
         let frames = &self.not_mapped;
-        let addresses = addresses.iter().filter(|&address| address != 0).map(Address::sampled);
+        let addresses = addresses.iter().map(|address| address & !RUNS_CODE);
+        let addresses = addresses.filter(|&address| address != 0).map(Address::sampled);
         addresses.map(|address| Location { address, frames: Arc::clone(frames) }).collect()
     }
 

@@ -17,6 +17,7 @@ impl Looks {
             Kind::User => self.colour(Color::Yellow),
             Kind::Library => self.colour(Color::Green),
             Kind::Made => self.colour(Color::Magenta),
+            Kind::Interpreted => self.colour(Color::Blue),
             Kind::Kernel => self.colour(Color::Cyan),
         }
     }
@@ -39,6 +40,7 @@ pub(super) fn letter(kind: Kind) -> &'static str {
         Kind::User => "u",
         Kind::Library => "l",
         Kind::Made => "j",
+        Kind::Interpreted => "i",
         Kind::Kernel => "k",
     }
 }
@@ -50,6 +52,7 @@ pub(super) fn flame(kind: Kind, is_odd: bool) -> Color {
         Kind::User => (209, 215),
         Kind::Library => (114, 150),
         Kind::Made => (176, 182),
+        Kind::Interpreted => (141, 147),
         Kind::Kernel => (110, 117),
     };
     Color::Indexed(if is_odd { odd } else { even })

@@ -22,7 +22,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("s", "save what is shown: .html .pb.gz .svg .folded"),
     ("L", "what the run has told"),
     ("q F10 Ctrl-C", "quit; Ctrl-Z suspends"),
-    ("", "u program, l library, j made at run time, k kernel"),
+    ("", "u program, l library, j JIT, i interpreted, k kernel"),
 ];
 
 /// Draws the keys.

@@ -13,6 +13,7 @@ use profiler_common::unwind::rule::Rule;
 use profiler_profile::frame::Missing;
 use profiler_unwind::{NoTable, Rules, Standalone, Table};
 
+use super::interpreters::{Answer, Question};
 use crate::{
     parser::{Bars, Budget, Parser, Refusal},
     process::file::MappedFile,
@@ -69,15 +70,19 @@ pub(super) struct Built {
     pub(super) lacks_rules: bool,
 }
 
-enum Job {
+pub(super) enum Job {
     Make(Ticket, Code),
     StartOver,
+    /// Something else that the parser process is asked.
+    Python(Question),
 }
 
 /// The thread, seen from outside. It ends when this is dropped.
 pub(super) struct Builder {
     jobs: mpsc::SyncSender<Job>,
     built: mpsc::Receiver<Built>,
+    /// What was found of Python, until somebody takes it.
+    python: Option<mpsc::Receiver<Answer>>,
     waiting: usize,
     epoch: u64,
 }
@@ -86,10 +91,16 @@ impl Builder {
     pub(super) fn start(bars: Arc<Bars>) -> std::io::Result<Self> {
         let (sender, jobs) = mpsc::sync_channel(QUEUE);
         let (done, built) = mpsc::channel();
+        let (told, python) = mpsc::channel();
         // It is to be there before the agent gives up what starting it needs.
-        let run = move || build(Parser::start(bars, BUDGET, Role::Tables), &jobs, &done);
+        let run = move || build(Parser::start(bars, BUDGET, Role::Tables), &jobs, &done, &told);
         thread::Builder::new().name("unwind-tables".into()).spawn(run)?;
-        Ok(Self { jobs: sender, built, waiting: 0, epoch: 0 })
+        Ok(Self { jobs: sender, built, python: Some(python), waiting: 0, epoch: 0 })
+    }
+
+    /// Where questions about Python go, and where the answers come from; `None` but for the first time.
+    pub(super) fn python(&mut self) -> Option<(mpsc::SyncSender<Job>, mpsc::Receiver<Answer>)> {
+        Some((self.jobs.clone(), self.python.take()?))
     }
 
     /// Has a table made; whether there was room.
@@ -124,7 +135,12 @@ impl Builder {
     }
 }
 
-fn build(parser: Parser, jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>) {
+fn build(
+    parser: Parser,
+    jobs: &mpsc::Receiver<Job>,
+    done: &mpsc::Sender<Built>,
+    told: &mpsc::Sender<Answer>,
+) {
     let mut maker = Maker::new(parser);
     // In the order in which they came.
     let mut waiting: Vec<(Ticket, Code)> = Vec::new();
@@ -138,6 +154,8 @@ fn build(parser: Parser, jobs: &mpsc::Receiver<Job>, done: &mpsc::Sender<Built>)
             match job {
                 Job::Make(ticket, code) => waiting.push((ticket, code)),
                 Job::StartOver => maker.start_over(),
+                // Nobody waits for it any more when the run is at its end.
+                Job::Python(question) => drop(told.send(question.answer(&mut maker.parser))),
             }
         }
         // The smallest first: what takes long holds up only what takes longer. But where small ones keep

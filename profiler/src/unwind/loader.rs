@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use aya::maps::MapError;
 use profiler_common::unwind::{
     space::{self, BLOCK_MAPPINGS, SPACE_BLOCKS},
     table::TABLES,
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 use super::{
     blocks::FreeBlocks,
     builder::Builder,
+    interpreters::Interpreters,
     table_slots::{Key, TableSlots},
 };
 use crate::{
@@ -28,6 +30,7 @@ use crate::{
     error::{Error, Result},
     parser::Bars,
     process::{
+        self,
         file::MappedFile,
         manager::{Change, Observer},
         space::{Mapped, Mappings, SpaceId},
@@ -75,10 +78,22 @@ enum Message {
 impl Loader {
     /// Starts the thread, which ends when the sender is gone. It has so much of the kernel's memory for mappings and
     /// tables. Files that are given up are shared by `bars`.
-    pub fn start(maps: UnwindMaps, memory: WalkMemory, bars: Arc<Bars>) -> Result<Self> {
+    ///
+    /// With `interpreters`, what they run is walked, too, and they are told of there.
+    pub fn start(
+        maps: UnwindMaps,
+        memory: WalkMemory,
+        bars: Arc<Bars>,
+        interpreters: Option<Arc<process::interpreters::Interpreters>>,
+    ) -> Result<Self> {
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
         let failed = |error| Error::system("cannot start a thread for unwind tables", error);
         let builder = Builder::start(bars).map_err(failed)?;
+        let mut slots = TableSlots::new(builder, memory);
+        let interpreters = interpreters.and_then(|shared| {
+            let (questions, answers) = slots.python()?;
+            Some(Interpreters::new(shared, questions, answers))
+        });
         let run = move || {
             Thread {
                 spaces: FxHashMap::default(),
@@ -90,7 +105,8 @@ impl Loader {
                 last_refused: 0,
                 started_over: None,
                 lacks_rules: false,
-                slots: TableSlots::new(builder, memory),
+                slots,
+                interpreters,
                 waits_for_tables: None,
                 maps,
             }
@@ -165,6 +181,8 @@ struct Thread {
     /// Whether that is to be done as soon as it may.
     lacks_rules: bool,
     slots: TableSlots,
+    /// Where interpreters run, if what they run is to be walked.
+    interpreters: Option<Interpreters>,
     /// Who waits until no table is being made.
     waits_for_tables: Option<oneshot::Sender<()>>,
 }
@@ -175,7 +193,9 @@ impl Thread {
         let mut priority = Priority::enter(Role::Loader);
         loop {
             priority.renew();
-            let wait = if self.slots.is_busy() { BUILT_INTERVAL } else { LOOK_INTERVAL };
+            let is_asked = self.interpreters.as_ref().is_some_and(Interpreters::is_busy);
+            let is_busy = is_asked || self.slots.is_busy();
+            let wait = if is_busy { BUILT_INTERVAL } else { LOOK_INTERVAL };
             match messages.recv_timeout(wait) {
                 Ok(Message::Changed(changes)) => changes.into_iter().for_each(|it| self.change(it)),
                 // Whoever waits may wait no longer.
@@ -195,6 +215,7 @@ impl Thread {
             if self.lacks_rules {
                 self.lacks_rules = !self.start_over();
             }
+            self.follow_interpreters();
             if !self.slots.is_busy() {
                 // Whoever waits may wait no longer.
                 self.waits_for_tables.take().map(|to| to.send(()));
@@ -213,10 +234,54 @@ impl Thread {
 
     /// Has those tables made that walks have looked for.
     fn ask(&mut self) {
-        let Self { maps, spaces, slots, .. } = self;
+        let Self { maps, spaces, slots, interpreters, .. } = self;
         for number in maps.take_wanted().unwrap_or_default() {
             slots.ask(number, |key| spaces.values().find_map(|it| it.mappings.file(key)));
+            if let Some(interpreters) = interpreters
+                && let Some((key, file)) = slots.file(number)
+            {
+                let mapped = || spaces.values().find_map(|it| it.mappings.file(key));
+                interpreters.look_at(key, || file.or_else(mapped));
+            }
         }
+    }
+
+    /// Has the kernel told where interpreters have turned out to run.
+    fn follow_interpreters(&mut self) {
+        let Some(interpreters) = &mut self.interpreters else { return };
+        let (mut told, is_new) = interpreters.go_on(&mut self.maps);
+        if is_new {
+            let all: Vec<(u32, SpaceId)> = self.of_process.iter().map(|(a, b)| (*a, *b)).collect();
+            for (tgid, id) in all {
+                if self.find_interpreter(tgid, id) {
+                    told.push(tgid);
+                }
+            }
+        }
+        for tgid in told {
+            let written = self.of_process.get(&tgid).and_then(|id| self.spaces.get(id));
+            if let Some(space) = written.map(|it| it.space) {
+                // It is there already, so there is room.
+                drop(self.set_space(tgid, space));
+            }
+        }
+    }
+
+    /// Looks for an interpreter in what a process has mapped; whether where it is is known.
+    fn find_interpreter(&mut self, tgid: u32, id: SpaceId) -> bool {
+        let Self { interpreters: Some(interpreters), spaces, of_process, .. } = self else {
+            return false;
+        };
+        let Some(written) = spaces.get(&id) else { return false };
+        // The same mappings are those of a process that it was forked from, or that was forked from that one.
+        let others = of_process.iter().filter(|&(other, of)| *of == id && *other != tgid);
+        interpreters.changed(tgid, written.mappings.iter(), others.map(|(other, _)| *other));
+        interpreters.of(tgid) != 0
+    }
+
+    fn set_space(&mut self, tgid: u32, space: space::Space) -> Result<(), MapError> {
+        let interpreter = self.interpreters.as_ref().map_or(0, |it| it.of(tgid));
+        self.maps.set_space(tgid, space::Space { interpreter, ..space })
     }
 
     /// Has the tables of these processes made before a walk looks for them.
@@ -232,7 +297,10 @@ impl Thread {
     fn change(&mut self, Change { tgid, image }: Change) {
         match image {
             Some(image) => self.write(tgid, &image.mappings),
-            None => self.forget(tgid),
+            None => {
+                self.forget(tgid);
+                self.interpreters.iter_mut().for_each(|it| it.forget(tgid));
+            }
         }
     }
 
@@ -252,7 +320,9 @@ impl Thread {
         }
         let Some(written) = self.spaces.get_mut(&id) else { return };
         written.processes += 1;
-        let is_told = self.maps.set_space(tgid, written.space).is_ok();
+        let space = written.space;
+        self.find_interpreter(tgid, id);
+        let is_told = self.set_space(tgid, space).is_ok();
         let before = self.of_process.insert(tgid, id);
         if let Some(before) = before {
             self.release(before);
@@ -283,7 +353,7 @@ impl Thread {
             }
         }
         let generation = self.next_generation();
-        let space = space::Space { generation, first_block, blocks: count, reserved: 0 };
+        let space = space::Space { generation, first_block, blocks: count, interpreter: 0 };
         Some(Written { mappings: mappings.clone(), space, processes: 0, tables, files })
     }
 
@@ -378,8 +448,8 @@ impl Thread {
         }
         for (tgid, id) in self.of_process.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>() {
             let Some(written) = self.spaces.get(&id) else { continue };
-            if self.maps.set_space(tgid, written.space).is_err() {
-                let mappings = written.mappings.clone();
+            let (space, mappings) = (written.space, written.mappings.clone());
+            if self.set_space(tgid, space).is_err() {
                 self.forget(tgid);
                 self.without_room.insert(tgid, mappings);
             }

@@ -7,6 +7,7 @@ mod blocks;
 mod builder;
 pub mod config;
 mod eviction;
+mod interpreters;
 pub mod loader;
 pub mod report;
 mod table_slots;

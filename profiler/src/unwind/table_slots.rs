@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, mpsc},
     time::{Duration, Instant},
 };
 
@@ -12,8 +12,9 @@ use profiler_unwind::{NoTable, Standalone};
 use rustc_hash::FxHashMap;
 
 use super::{
-    builder::{Builder, Built, Code},
+    builder::{Builder, Built, Code, Job},
     eviction::{Candidate, to_evict},
+    interpreters::Answer,
 };
 use crate::{
     bpf::{
@@ -147,7 +148,21 @@ impl TableSlots {
             rebuilt: self.rebuilt,
             unknown_processes: unknown as u64,
             walked_from_snapshots: 0,
+            python_appended: 0,
         }
+    }
+
+    /// What a slot is for, unless that is the vDSO: its file, if some process still has it mapped.
+    pub(super) fn file(&self, number: u32) -> Option<(FileKey, Option<Arc<MappedFile>>)> {
+        match self.in_order.get(number as usize)?.as_ref()? {
+            TableSlot { key: Key::File(key), file, .. } => Some((*key, file.upgrade())),
+            _ => None,
+        }
+    }
+
+    /// Who answers questions about Python: see [`Builder::python`].
+    pub(super) fn python(&mut self) -> Option<(mpsc::SyncSender<Job>, mpsc::Receiver<Answer>)> {
+        self.builder.python()
     }
 
     /// Whether a table is being made.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use profiler_common::{
-    sample::{COPY_BELOW, INTERRUPTED, UserEnd},
+    sample::{COPY_BELOW, INTERRUPTED, RUNS_CODE, UserEnd},
     unwind::{
         Native,
         rule::{Cfa, Rule},
@@ -90,7 +90,7 @@ impl Walker {
 
     /// Walks a stack again that the kernel has walked so far, to such an end, by what was mapped at a
     /// time, and by tables that `parser` makes. `None` if what it needs is not known here either, or if the kernel has come further than the
-    /// copy goes.
+    /// copy goes. Frames that hold one of these records of an interpreter, innermost first, are marked.
     pub fn walk(
         &mut self,
         parser: &mut Parser,
@@ -98,8 +98,10 @@ impl Walker {
         space: &Space,
         time_ns: u64,
         (so_far, cut): (Addresses<'_>, UserEnd),
+        records: impl Iterator<Item = u64>,
     ) -> Option<Walked> {
-        let pc = so_far.iter().next()?;
+        let mut records = records.peekable();
+        let pc = so_far.iter().next()? & !RUNS_CODE;
         let register = |number: u16| copy.register(usize::from(number));
         let (sp, fp) = (register(Native::SP)?, register(Native::FP)?);
         let lr = if Native::CALL_PUSHES { NO_LINK } else { register(Native::RA)? };
@@ -130,7 +132,15 @@ impl Walker {
             let stepped = step::<Native>(&rule, &mut frame, &mut stack);
             stack.is_sampled = false;
             match stepped {
-                Ok(caller) => is_return = u64::from(caller == Caller::Called),
+                Ok(caller) => {
+                    is_return = u64::from(caller == Caller::Called);
+                    // As in the kernel.
+                    if records.next_if(|record| *record < frame.sp).is_some()
+                        && let Some(last) = addresses.last_mut()
+                    {
+                        *last |= RUNS_CODE;
+                    }
+                }
                 Err(_) if stack.is_above && copy.is_cut() => break cut,
                 Err(stop) => break UserEnd::of_stop(stop, is_guess, true),
             }
@@ -269,6 +279,18 @@ mod tests {
         or_frame_pointers: bool,
         limit: u32,
     ) -> Option<(Vec<u64>, UserEnd)> {
+        walk_by(so_far, words, or_frame_pointers, limit, &[])
+    }
+
+    /// The same, with records of an interpreter.
+    fn walk_by<const N: usize>(
+        so_far: [u64; N],
+        words: &[u64],
+        or_frame_pointers: bool,
+        limit: u32,
+        records: &[u64],
+    ) -> Option<(Vec<u64>, UserEnd)> {
+        let records = records.iter().copied();
         let mut registers = [0; COPY_REGISTERS];
         registers[usize::from(Native::SP)] = STACK;
         registers[usize::from(Native::FP)] = STACK;
@@ -280,7 +302,7 @@ mod tests {
         let so_far = so_far.map(u64::to_ne_bytes);
         let so_far = (Addresses::new(so_far.as_flattened()), UserEnd::NotLoaded);
         let Walked { addresses, end } =
-            walker.walk(&mut Parser::not_started(), &copy, &space(), 1, so_far)?;
+            walker.walk(&mut Parser::not_started(), &copy, &space(), 1, so_far, records)?;
         let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
         Some((addresses.collect(), end))
     }
@@ -292,6 +314,21 @@ mod tests {
         assert_eq!(found, Some((vec![CODE, CODE + 8, CODE + 16], UserEnd::NoUnwindInfo)));
         assert_eq!(walk(&words, true, 2), Some((vec![CODE, CODE + 8], UserEnd::Depth)));
         assert_eq!(walk(&words, false, 127), Some((vec![CODE], UserEnd::NoUnwindInfo)));
+    }
+
+    #[test]
+    fn frames_with_a_record_of_an_interpreter_are_marked() {
+        let words = [STACK + 16, CODE + 8, STACK + 32, CODE + 16, STACK + 48, 7];
+        let marked = |records: &[u64]| {
+            let (found, _) = walk_by([CODE | RUNS_CODE], &words, true, 127, records).unwrap();
+            found.into_iter().map(|it| it & RUNS_CODE != 0).collect::<Vec<_>>()
+        };
+        assert_eq!(marked(&[]), [false; 3]);
+        assert_eq!(marked(&[STACK + 8]), [true, false, false]);
+        assert_eq!(marked(&[STACK + 16]), [false, true, false]);
+        assert_eq!(marked(&[STACK + 8, STACK + 24]), [true, true, false]);
+        // The walk does not come to the frame above the last.
+        assert_eq!(marked(&[STACK + 24, STACK + 1000]), [false, true, false]);
     }
 
     #[test]
@@ -345,6 +382,7 @@ mod tests {
             &space(),
             1,
             (Addresses::new(&at), UserEnd::NotMapped),
+            std::iter::empty(),
         );
         assert_eq!((found, walker.walked()), (None, 0));
     }

@@ -153,6 +153,8 @@ fn replay(outputs: Outputs) -> Ledger {
     let bars = Arc::<Bars>::default();
     let mut thread = Thread {
         told: None,
+        merger: None,
+        appended: 0,
         priority: Priority::enter(Role::Naming),
         symbolizer: Symbolizer::new(false, 8 << 20, None, Arc::clone(&bars)),
         bars,

@@ -66,6 +66,7 @@ mod our_code {
     pub(crate) mod output;
     pub(crate) mod parser_names;
     pub(crate) mod perf;
+    pub(crate) mod python;
     pub(crate) mod rates;
     pub(crate) mod record;
     pub(crate) mod same_build_id;

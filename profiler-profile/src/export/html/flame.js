@@ -23,8 +23,9 @@ function palette(isDark) {
   const user = kind(12, 45, 88, 66, 31);
   const inlined = kind(84, 118, 62, 66, 27);
   const kernel = kind(206, 228, 78, 73, 36);
+  const interpreted = kind(268, 296, 60, 74, 36);
   const quiet = shades(() => (isDark ? "#3a3d43" : "#dcd8cf"));
-  return [quiet, quiet, user, inlined, kernel, kernel];
+  return [quiet, quiet, user, inlined, kernel, kernel, interpreted];
 }
 
 // Red for what has grown by so large a share of itself, from -1 to 1, and blue for what has shrunk; quiet for null. The

@@ -350,7 +350,7 @@ class Page {
       return [element("b", "", `${grouped(box.frames)} narrow frames`), element("p", "", "Zoom in to see them."), facts];
     }
     const { node } = box;
-    const kind = ["", "Process", "User", "User, inlined", "Kernel", "Kernel, inlined"][profile.kinds[node.function]];
+    const kind = ["", "Process", "User", "User, inlined", "Kernel", "Kernel, inlined", "Interpreted"][profile.kinds[node.function]];
     const module = profile.modules[node.function];
     fact(this.isBottomUp ? "Samples" : "Total", node.total, this.total);
     if (graph.zoomed !== graph.tree.root && node !== graph.zoomed && !box.isCaller) fact("Of the zoom", node.total, graph.zoomed.total);

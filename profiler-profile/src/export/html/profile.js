@@ -1,7 +1,7 @@
 "use strict";
 // The samples, read and summed. Nothing here knows of the page.
 
-const KIND = { ALL: 0, PROCESS: 1, USER: 2, INLINED: 3, KERNEL: 4, KERNEL_INLINED: 5 };
+const KIND = { ALL: 0, PROCESS: 1, USER: 2, INLINED: 3, KERNEL: 4, KERNEL_INLINED: 5, INTERPRETED: 6 };
 
 class Profile {
   // Takes what the file has, parsed.

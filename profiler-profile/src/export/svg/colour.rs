@@ -15,6 +15,7 @@ pub(in crate::export) fn colour(name: &str, kind: Kind) -> String {
         Kind::Process => (38.0 + 8.0 * one, 0.42, 0.72 + 0.05 * two),
         Kind::User => (4.0 + 46.0 * one, 0.86, 0.58 + 0.08 * two),
         Kind::Inlined => (78.0 + 40.0 * one, 0.52, 0.60 + 0.08 * two),
+        Kind::Interpreted => (268.0 + 28.0 * one, 0.48, 0.70 + 0.08 * two),
         Kind::Kernel | Kind::InlinedKernel => (203.0 + 24.0 * one, 0.62, 0.68 + 0.08 * two),
     };
     rgb(hue, saturation, lightness)

@@ -84,7 +84,7 @@ fn walk(walker: &mut Walker, copy: &StackCopy<'_>, pc: u64) -> Found {
     let so_far = pc.to_ne_bytes();
     let so_far = (Addresses::new(&so_far), UserEnd::NotLoaded);
     let Walked { addresses, end } =
-        walker.walk(&mut Parser::not_started(), copy, &space(), 1, so_far)?;
+        walker.walk(&mut Parser::not_started(), copy, &space(), 1, so_far, std::iter::empty())?;
     Some((Addresses::new(&addresses).iter().collect(), end))
 }
 

@@ -137,7 +137,9 @@ fn is_walked_as_another_unwinder_does() {
     let minute = Duration::from_secs(60);
     let mut parser =
         Parser::start(Arc::default(), Budget { cpu: minute, wall: 3 * minute }, Role::Naming);
-    let walked = walker.walk(&mut parser, &copy, &space, kernel::monotonic_ns(), so_far).unwrap();
+    let now_ns = kernel::monotonic_ns();
+    let walked =
+        walker.walk(&mut parser, &copy, &space, now_ns, so_far, std::iter::empty()).unwrap();
 
     let addresses: Vec<u64> = Addresses::new(&walked.addresses).iter().collect();
     let (interrupted, callers): (Vec<u64>, Vec<u64>) = (
