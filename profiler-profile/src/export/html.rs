@@ -57,9 +57,9 @@ const LIVE_SCRIPT: &str =
 /// The digests of them by which a page's policy knows them; a test says what they have to be.
 /// <https://www.w3.org/TR/CSP3/#grammardef-hash-source>
 const STYLE_HASH: &str = "sha256-mcA3qFD/BLhGGxYqCuX0T8N8VdYoqB2dV+50ALgu8a0=";
-const SCRIPT_HASH: &str = "sha256-wppyLz16cJyekNEsCCIDLrO1ENW99Y2fEkV37RpfWko=";
+const SCRIPT_HASH: &str = "sha256-ae2+0nilDyj+vuqMPiDnXb8v7770fStBZnQecsfLECI=";
 const LIVE_STYLE_HASH: &str = "sha256-o0AROO4FqBb2qxbTdl76Aq9SYE0ODJLCPDXU0WT7upA=";
-const LIVE_SCRIPT_HASH: &str = "sha256-w15PX13O+sg5HvpzmW9tHqGuJjLZrdRDR0cuC2Hd0/M=";
+const LIVE_SCRIPT_HASH: &str = "sha256-69O7yXO4FziU9nYCqPI8I5gJOhpbRFGqy19o8e1EEhA=";
 
 fn write(profile: &Profile, about: &About<'_>, to: &mut dyn Write) -> io::Result<()> {
     write_page(&Data::of(profile, about), to)
