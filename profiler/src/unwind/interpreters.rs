@@ -37,8 +37,8 @@ use crate::{
     },
 };
 
-/// The thread pointer is that far above `pthread_self()`.
-const POINTER_ABOVE: u64 = 0;
+/// The thread pointer is that far above `pthread_self()`. On aarch64 it depends on the C library, and nothing finds it out yet.
+const POINTER_ABOVE: Option<u64> = if cfg!(target_arch = "x86_64") { Some(0) } else { None };
 /// How often a process is looked at again that has no thread with a state yet: first so soon, and each time later.
 const FIRST_AGAIN: Duration = Duration::from_millis(5);
 const LAST_AGAIN: Duration = Duration::from_secs(2);
@@ -76,7 +76,9 @@ impl Question {
             }
             Self::Layout(tgid, image, python) => {
                 let process = memory::Process { tgid, image, python: &python };
-                Answer::Layout(tgid, image, attach::layout(parser, process, POINTER_ABOVE))
+                let layout = POINTER_ABOVE
+                    .map_or(Err(NotAttached::NoThreads), |it| attach::layout(parser, process, it));
+                Answer::Layout(tgid, image, layout)
             }
         }
     }
@@ -151,7 +153,8 @@ impl Interpreters {
 
     /// Has a file looked at that a walk has come through.
     pub(super) fn look_at(&mut self, key: FileKey, file: impl FnOnce() -> Option<Arc<MappedFile>>) {
-        if self.files.contains_key(&key) {
+        // Without it, frames stay native, and no file is read for nothing.
+        if POINTER_ABOVE.is_none() || self.files.contains_key(&key) {
             return;
         }
         if let Some(file) = file()
