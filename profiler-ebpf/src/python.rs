@@ -12,7 +12,7 @@ use aya_ebpf::{
 };
 use profiler_common::{
     python::{
-        CHECKED_WORDS, FRAME_BYTES, INTERPRETERS, Interpreter,
+        CHECKED_WORDS, FRAME_BYTES, INTERPRETERS, Interpreter, MAX_WALK_BYTES,
         walk::{self, Chain, FRAME_WORDS, Step, Stop},
         wire::{self, Frame},
     },
@@ -53,6 +53,8 @@ struct Python {
     /// Their addresses, innermost first, and one behind the last that nothing passes.
     record: [u64; RECORDS],
 }
+
+const _: () = assert!(size_of::<Python>() <= MAX_WALK_BYTES as usize);
 
 /// Writes frames to the scratch's from `first` on; gives how many words, and how it has ended.
 #[inline(always)]

@@ -73,6 +73,9 @@ const _: () = assert!(size_of::<Interpreter>() == 48, "no implicit padding");
 /// Elements of that map. There is one for each build of the interpreter and place of its threads' states.
 pub const INTERPRETERS: u32 = 256;
 
+/// The state of a walk takes at most so much of each CPU's memory.
+pub const MAX_WALK_BYTES: u32 = 4 << 10;
+
 /// No such field.
 pub const NONE: u16 = u16::MAX;
 /// There is no table: see [`Layout::slot_in_table`].

@@ -194,6 +194,7 @@ impl Program {
             .map_max_entries("COUNTERS", sources)
             .map_max_entries("SCRATCH", sources)
             .map_max_entries("CACHE", sources)
+            .map_max_entries("PYTHON", sources)
             .map_max_entries("SPACES", spaces)
             .map_max_entries("BLOCKS", blocks)
             .map_max_entries("RULE", rules)

@@ -1,9 +1,12 @@
 //! What the maps of the walk take of the kernel's memory, and how a limit is shared out among them.
 
-use profiler_common::unwind::{
-    rule::Rule,
-    space::{Block, Space},
-    table::{Chunk, RULES, TABLES},
+use profiler_common::{
+    python::{INTERPRETERS, Interpreter, MAX_WALK_BYTES},
+    unwind::{
+        rule::Rule,
+        space::{Block, Space},
+        table::{Chunk, RULES, TABLES},
+    },
 };
 
 /// What the cache of a source takes on a CPU: as much as a per-CPU value can.
@@ -86,11 +89,13 @@ fn fixed_bytes(cpus: u32, sources: u32) -> u64 {
     let rules = array_bytes(RULES, size_of::<Rule>());
     let tables = array_bytes(TABLES, size_of::<u64>());
     let wanted = array_bytes(1, TABLES as usize);
+    let interpreters = array_bytes(INTERPRETERS, size_of::<Interpreter>());
     // A hash map has an element more for each CPU.
-    let of_cpus = u64::from(cpus).saturating_mul(u64::from(sources) * CACHE_BYTES + SPACE_BYTES);
+    let of_source = CACHE_BYTES + u64::from(MAX_WALK_BYTES);
+    let of_cpus = u64::from(cpus).saturating_mul(u64::from(sources) * of_source + SPACE_BYTES);
     // What stands in the place of a table that was taken out, and of one that there is none of.
     let stand_ins = 2 * array_bytes(1, size_of::<Chunk>());
-    of_cpus.saturating_add(rules + tables + wanted + stand_ins)
+    of_cpus.saturating_add(rules + tables + wanted + stand_ins + interpreters)
 }
 
 fn array_bytes(elements: u32, element: usize) -> u64 {

@@ -97,6 +97,14 @@ fn stacks_of_python_are_shown_as_asked_for() {
     assert_eq!(all.len(), truth.as_array().unwrap().len(), "{sample:#}");
     assert_eq!(run.end_by(libc::SIGINT).code, Some(0));
 
+    // Each of several sources walks by itself.
+    let events = ["-e", "cpu-clock", "-e", "task-clock"];
+    let mut run = Run::start(&[&["-f", "json", "-p", &pid][..], &events].concat());
+    for event in ["cpu-clock", "task-clock"] {
+        run.sample(|it| it["event"] == event && !chain(it).is_empty());
+    }
+    assert_eq!(run.end_by(libc::SIGINT).code, Some(0));
+
     let mut run = Run::start(&["-f", "json", "-p", &pid, "--python", "native"]);
     for _ in 0..SAMPLES {
         let sample = run.sample(|it| it["user_end"] == "complete");
