@@ -339,7 +339,11 @@ impl Thread {
         let of = self.processes.at(raw.tgid, raw.time_ns);
         let main_comm = of.as_ref().map_or_else(Comm::default, |it| it.name);
         let process = of.and_then(|it| it.metadata);
-        let user_end = StackEnd::of(raw.user_end, &user, &kernel);
+        // Where the native frames are whole, but not what they run, the stack has more frames than there was room for.
+        let is_deep =
+            self.merger.is_some() && raw.user_end == UserEnd::Complete && interpreted::is_cut(raw);
+        let end = if is_deep { UserEnd::Depth } else { raw.user_end };
+        let user_end = StackEnd::of(end, &user, &kernel);
         self.naming.add(&user, user_end);
         let &RawSample { tgid, tid, cgroup_id, .. } = raw;
         Sample {

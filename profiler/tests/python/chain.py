@@ -41,7 +41,10 @@ def main():
         pass
 
 
-if len(sys.argv) > 1:
+if "deep" in sys.argv:
+    # Deeper than a walk goes.
+    Service().handle(600)
+elif "thread" in sys.argv:
     thread = threading.Thread(target=main, daemon=True)
     thread.start()
     thread.join()

@@ -31,6 +31,13 @@ pub(super) struct Native {
     pub(super) runs_code: bool,
 }
 
+impl Native {
+    fn is_evaluator(&self) -> bool {
+        let name = self.location.frames.last().and_then(|frame| frame.name());
+        name.is_some_and(|name| name.split('.').next() == Some(EVALUATOR))
+    }
+}
+
 /// The groups of the interpreter's frames, innermost first, each in its place among the native ones. Those that have none
 /// come last: the native walk has ended before it came to what runs them.
 pub(super) fn merge(native: Vec<Native>, groups: Vec<Vec<Location>>, only: bool) -> Vec<Location> {
@@ -64,15 +71,21 @@ pub(super) fn groups<T>(frames: impl IntoIterator<Item = Option<T>>) -> Vec<Vec<
 /// Marks native frames where the interpreter leaves no record of which run its code: those of its evaluator, of
 /// which each runs one group. The outermost ones belong together if the stack is whole, else the innermost.
 pub(super) fn mark_evaluators(native: &mut [Native], groups: usize, is_whole: bool) {
-    let is_evaluator = |it: &&mut Native| {
-        let name = it.location.frames.last().and_then(|frame| frame.name());
-        name.is_some_and(|name| name.split('.').next() == Some(EVALUATOR))
-    };
     let marks = |it: &mut Native| it.runs_code = true;
+    let is_evaluator = |it: &&mut Native| it.is_evaluator();
     if is_whole {
         native.iter_mut().rev().filter(is_evaluator).take(groups).for_each(marks);
     } else {
         native.iter_mut().filter(is_evaluator).take(groups).for_each(marks);
+    }
+}
+
+/// Marks the native frame that runs the last group, of which the walk has not come to the end, nor so to the record: the next
+/// evaluator.
+pub(super) fn mark_last(native: &mut [Native]) {
+    let next = native.iter().rposition(|it| it.runs_code).map_or(0, |it| it + 1);
+    if let Some(evaluator) = native.iter_mut().skip(next).find(|it| it.is_evaluator()) {
+        evaluator.runs_code = true;
     }
 }
 
@@ -133,6 +146,16 @@ mod tests {
         assert_eq!(groups(frames), [vec![1, 2], vec![], vec![3]]);
         assert_eq!(groups([Some(1), None, Some(2)]), [[1], [2]]);
         assert_eq!(groups(std::iter::empty::<Option<u8>>()), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn what_the_walk_has_not_come_to_the_end_of_is_where_the_next_evaluator_is() {
+        let stack = ["EVAL", EVALUATOR, "sort", EVALUATOR, "main"];
+        let mut native = native(&stack);
+        mark_last(&mut native);
+        let merged = merge(native, groups_of(&[&["key"], &["recurse", "recurse"]]), false);
+        let last = ["key", "recurse", "recurse", "sort", EVALUATOR, "main"];
+        assert_eq!(names(&merged), last);
     }
 
     #[test]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use profiler_common::{
     python::wire::Frame as Found,
-    sample::{RUNS_CODE, UserEnd},
+    sample::{InterpreterEnd, RUNS_CODE, UserEnd},
 };
 use profiler_profile::{address::Address, stack::Location};
 
 pub use self::merge::View;
-use self::merge::{Native, groups, mark_evaluators, merge};
+use self::merge::{Native, groups, mark_evaluators, mark_last, merge};
 use super::{
     python::{memory::Process, names::Wanted},
     symbolizer::Symbolizer,
@@ -83,11 +83,21 @@ impl Merger {
         });
         let groups = groups(found);
         let mut native = marked(native, raw.user);
+        let is_whole = raw.user_end == UserEnd::Complete && !is_cut(raw);
         if !has_records {
-            mark_evaluators(&mut native, groups.len(), raw.user_end == UserEnd::Complete);
+            mark_evaluators(&mut native, groups.len(), is_whole);
+        } else if is_cut(raw) {
+            mark_last(&mut native);
         }
         (merge(native, groups, self.view == View::Only), named.is_final)
     }
+}
+
+/// Whether there are more frames of the interpreter: more than fit, or than could be read.
+#[must_use]
+pub fn is_cut(raw: &RawSample<'_>) -> bool {
+    matches!(raw.interpreter.end, InterpreterEnd::Depth | InterpreterEnd::Unreadable)
+        && raw.interpreter.iter().last().is_some_and(|it| matches!(it, Found::Code { .. }))
 }
 
 /// How many frames have no place among the native ones, since these end before. Not where the interpreter keeps no
@@ -95,16 +105,19 @@ impl Merger {
 #[must_use]
 pub fn appended(raw: &RawSample<'_>) -> u64 {
     let mut groups = raw.user.iter().filter(|address| address & RUNS_CODE != 0).count();
-    let (mut appended, mut has_records) = (0, true);
+    let (mut appended, mut of_group, mut has_records) = (0, 0, true);
     for frame in raw.interpreter.iter() {
         match frame {
-            Found::Code { .. } => appended += u64::from(groups == 0),
+            Found::Code { .. } => of_group += u64::from(groups == 0),
             Found::Entry { record } => {
+                appended += std::mem::take(&mut of_group);
                 has_records &= record != 0;
                 groups = groups.saturating_sub(1);
             }
         }
     }
+    // The last group of those that were cut has its place.
+    let appended = if is_cut(raw) { appended } else { appended + of_group };
     if has_records { appended } else { 0 }
 }
 

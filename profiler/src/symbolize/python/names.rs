@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use profiler_common::python::wire::NO_INSTRUCTION;
 use profiler_profile::{
     frame::{Frame, Origin},
     ledger::memory::Cache,
@@ -81,11 +82,13 @@ impl Found {
     }
 
     fn frame(&self, instruction: u32) -> Option<Frame> {
+        // Before its first instruction, a function is on no line.
+        let line = |it: &Lines| (instruction != NO_INSTRUCTION).then(|| it.find(instruction));
         match self {
             Self::Function(it) => Some(Frame {
                 symbol: Some(Arc::clone(&it.name)),
                 module: Some(Arc::clone(&it.file)),
-                source: Some((Arc::clone(&it.file), it.lines.find(instruction))),
+                source: Some((Arc::clone(&it.file), line(&it.lines).flatten())),
                 origin: Origin::Cpython,
                 ..Frame::default()
             }),

@@ -85,6 +85,25 @@ fn stacks_of_python_are_those_that_it_tells() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
+fn python_that_is_deeper_than_a_walk_goes_is_cut_where_it_runs() {
+    if !has_tables() || !cfg!(target_arch = "x86_64") || !is_installed("python3") {
+        return;
+    }
+    let (program, _) = start("python3", &["deep"]);
+    let mut run = Run::start(&["-f", "json", "-p", &program.pid()]);
+    let sample = run.sample(|it| !chain(it).is_empty());
+    let frames = sample["user"].as_array().unwrap();
+    // As of 3.11, one call of the evaluator runs them all; before, each has its own.
+    assert_ne!(frames.last().unwrap()["origin"], "cpython", "{sample:#}");
+    assert_eq!(sample["user_end"], "depth", "{sample:#}");
+    let handles =
+        frames.iter().filter(|it| it["symbol"].as_str().is_some_and(|it| it.ends_with("handle")));
+    assert!(handles.count() > 100, "{sample:#}");
+    assert_eq!(run.end_by(libc::SIGINT).code, Some(0));
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
 fn stacks_of_python_are_shown_as_asked_for() {
     if !has_tables() || !cfg!(target_arch = "x86_64") || !is_installed("python3") {
         return;
