@@ -2,6 +2,7 @@
 //! must not wait.
 
 use std::{
+    collections::VecDeque,
     fs,
     os::unix::fs::FileExt as _,
     sync::{Arc, mpsc},
@@ -20,7 +21,15 @@ use crate::{
     procfs::maps::{self, Backing},
     realtime::{Priority, Role},
     stderr,
+    time_budget::TimeBudget,
 };
+
+/// Questions about Python get one part in so many of the thread's time, of which so much may be used at once: tables are for
+/// all programs, and what these questions read belongs to anybody.
+const PYTHON_SHARE: u32 = 8;
+const PYTHON_AT_ONCE: Duration = Duration::from_secs(1);
+/// How long the thread waits for another job where only questions are left, and no time for them.
+const PYTHON_WAITS: Duration = Duration::from_millis(100);
 
 /// Tables that may wait to be made.
 const QUEUE: usize = 64;
@@ -145,18 +154,35 @@ fn build(
     // In the order in which they came.
     let mut waiting: Vec<(Ticket, Code)> = Vec::new();
     let mut made: u64 = 0;
+    let mut questions: VecDeque<Question> = VecDeque::new();
+    let mut of_python = TimeBudget::sharing(PYTHON_SHARE, PYTHON_AT_ONCE, Instant::now());
     let mut priority = Priority::enter(Role::Tables);
     loop {
-        let first = if waiting.is_empty() { jobs.recv().map(Some) } else { Ok(None) };
+        let may_ask = !questions.is_empty() && of_python.is_left(Instant::now());
+        let first = match (waiting.is_empty(), questions.is_empty()) {
+            (true, true) => jobs.recv().map(Some),
+            (true, false) if !may_ask => match jobs.recv_timeout(PYTHON_WAITS) {
+                Err(mpsc::RecvTimeoutError::Disconnected) => Err(mpsc::RecvError),
+                first => Ok(first.ok()),
+            },
+            _ => Ok(None),
+        };
         let Ok(first) = first else { break };
         priority.renew();
         for job in first.into_iter().chain(jobs.try_iter()) {
             match job {
                 Job::Make(ticket, code) => waiting.push((ticket, code)),
                 Job::StartOver => maker.start_over(),
-                // Nobody waits for it any more when the run is at its end.
-                Job::Python(question) => drop(told.send(question.answer(&mut maker.parser))),
+                Job::Python(question) => questions.push_back(question),
             }
+        }
+        // One for each table.
+        if may_ask && let Some(question) = questions.pop_front() {
+            let start = Instant::now();
+            // Nobody waits for it any more when the run is at its end.
+            drop(told.send(question.answer(&mut maker.parser)));
+            let now = Instant::now();
+            of_python.take(now, now.duration_since(start));
         }
         // The smallest first: what takes long holds up only what takes longer. But where small ones keep
         // coming, it has its turn.

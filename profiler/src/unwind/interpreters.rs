@@ -44,8 +44,12 @@ const FIRST_AGAIN: Duration = Duration::from_millis(5);
 const LAST_AGAIN: Duration = Duration::from_secs(2);
 /// How often at most: some programs link the interpreter and never run it.
 const TRIES: u32 = 30;
-/// Files that are known.
+/// Files that are known. Of more, nothing is asked.
 const MAX_FILES: usize = 2 * TABLES as usize;
+/// Questions that may wait for their answers: they share a queue with tables that are to be made.
+const MAX_ASKED: usize = 8;
+/// Versions that are said to be unknown: a file may claim any.
+const MAX_NOTICED: usize = 10;
 
 /// What the thread that has a parser process is asked.
 pub(super) enum Question {
@@ -118,6 +122,8 @@ pub(super) struct Interpreters {
     shared: Arc<Shared>,
     questions: mpsc::SyncSender<Job>,
     answers: mpsc::Receiver<Answer>,
+    /// Questions whose answers are to come.
+    asked: usize,
     files: FxHashMap<FileKey, Known>,
     /// Whether one of them is an interpreter.
     is_any: bool,
@@ -127,6 +133,8 @@ pub(super) struct Interpreters {
     /// Where the kernel keeps the thread pointer of a task, once it is needed.
     thread_pointer: OnceCell<Option<u32>>,
     last_number: u64,
+    /// Whether it was said that no other layout has room.
+    is_full: bool,
     noticed: FxHashSet<Unsupported>,
 }
 
@@ -141,12 +149,14 @@ impl Interpreters {
             shared,
             questions,
             answers,
+            asked: 0,
             files: FxHashMap::default(),
             is_any: false,
             processes: FxHashMap::default(),
             layouts: Vec::new(),
             thread_pointer: OnceCell::new(),
             last_number: 0,
+            is_full: false,
             noticed: FxHashSet::default(),
         }
     }
@@ -157,14 +167,23 @@ impl Interpreters {
         if POINTER_ABOVE.is_none() || self.files.contains_key(&key) {
             return;
         }
-        if let Some(file) = file()
-            && self.questions.try_send(Job::Python(Question::File(key, file))).is_ok()
+        if self.files.len() >= MAX_FILES {
+            self.files.retain(|_, it| !matches!(it, Known::Other));
+        }
+        if self.files.len() < MAX_FILES
+            && let Some(file) = file()
+            && self.ask(Question::File(key, file))
         {
-            if self.files.len() >= MAX_FILES {
-                self.files.retain(|_, it| !matches!(it, Known::Other));
-            }
             self.files.insert(key, Known::Asked);
         }
+    }
+
+    /// Asks, if there is room for another question.
+    fn ask(&mut self, question: Question) -> bool {
+        let asked =
+            self.asked < MAX_ASKED && self.questions.try_send(Job::Python(question)).is_ok();
+        self.asked += usize::from(asked);
+        asked
     }
 
     /// What the eBPF program is to know of a process: one more than an element, or 0.
@@ -230,6 +249,7 @@ impl Interpreters {
     pub(super) fn go_on(&mut self, maps: &mut UnwindMaps) -> (Vec<u32>, bool) {
         let (mut told, mut is_new) = (Vec::new(), false);
         while let Ok(answer) = self.answers.try_recv() {
+            self.asked = self.asked.saturating_sub(1);
             match answer {
                 Answer::File(key, Ok(Some(image))) => {
                     tracing::debug!("Python {} in {key:?}", image.offsets.version);
@@ -237,9 +257,14 @@ impl Interpreters {
                     (self.is_any, is_new) = (true, true);
                 }
                 Answer::File(key, Ok(None)) => drop(self.files.insert(key, Known::Other)),
+                // It may be had the next time that a walk comes through it.
+                Answer::File(key, Err(NotAttached::Unread(Origin::Unread))) => {
+                    self.files.remove(&key);
+                }
                 Answer::File(key, Err(why)) => {
                     self.files.insert(key, Known::Other);
                     if let NotAttached::Unsupported(why) = why
+                        && self.noticed.len() < MAX_NOTICED
                         && self.noticed.insert(why.clone())
                     {
                         stderr::notice(&format!("stacks of Python have native frames only: {why}"));
@@ -252,19 +277,30 @@ impl Interpreters {
                 }
             }
         }
+        self.ask_due();
+        (told, is_new)
+    }
+
+    /// Asks where threads of those processes have their state whose time has come: the one that waits for longest first.
+    fn ask_due(&mut self) {
         let now = Instant::now();
-        for (&tgid, process) in &mut self.processes {
-            if let State::Waits { until, tries } = process.state
-                && until <= now
-            {
-                let question = Question::Layout(tgid, process.number, Arc::clone(&process.loaded));
-                // Else later.
-                if self.questions.try_send(Job::Python(question)).is_ok() {
-                    process.state = State::Asked { tries: tries + 1 };
-                }
+        let due = self.processes.iter().filter_map(|(&tgid, process)| match process.state {
+            State::Waits { until, tries } if until <= now => Some((until, tgid, tries)),
+            _ => None,
+        });
+        let mut due: Vec<(Instant, u32, u32)> = due.collect();
+        due.sort_unstable();
+        for (_, tgid, tries) in due {
+            let Some(process) = self.processes.get(&tgid) else { continue };
+            let question = Question::Layout(tgid, process.number, Arc::clone(&process.loaded));
+            // Else later.
+            if !self.ask(question) {
+                return;
+            }
+            if let Some(process) = self.processes.get_mut(&tgid) {
+                process.state = State::Asked { tries: tries + 1 };
             }
         }
-        (told, is_new)
     }
 
     /// Takes what was found of a process; whether the eBPF program is to be told.
@@ -327,7 +363,15 @@ impl Interpreters {
             found
         };
         let thread_pointer = u64::from((*self.thread_pointer.get_or_init(found))?);
-        let at = u32::try_from(self.layouts.len()).ok().filter(|at| *at < INTERPRETERS)?;
+        let at = u32::try_from(self.layouts.len()).ok().filter(|at| *at < INTERPRETERS);
+        if at.is_none() && !self.is_full {
+            self.is_full = true;
+            stderr::notice(&format!(
+                "stacks of Python in new processes may have native frames only: {INTERPRETERS} builds of the interpreter are \
+                 known, and there is no room for another"
+            ));
+        }
+        let at = at?;
         maps.set_interpreter(at, Interpreter { layout, thread_pointer }).ok()?;
         self.layouts.push(layout);
         Some(at + 1)

@@ -9,7 +9,10 @@ use profiler_profile::frame::Origin;
 use profiler_python::{image::Image, offsets::Unsupported, slot::NoSlot};
 
 use super::memory::{Process, ProcessMemory};
-use crate::{parser::Parser, process::file::FileKey};
+use crate::{
+    parser::{Parser, Refusal},
+    process::file::FileKey,
+};
 
 /// Why what runs in a process can't be followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +41,17 @@ impl fmt::Display for NotAttached {
     }
 }
 
+/// The last 3.x whose frames have been walked. 3.15 keeps an outermost frame elsewhere, whose record is not on the stack.
+const LAST_WALKED: u8 = 14;
+
 /// Whether a file is a Python interpreter. The same answer holds for each file of the same content.
 pub fn image(parser: &mut Parser, key: FileKey, file: &File) -> Result<Option<Image>, NotAttached> {
     match parser.python(key, file) {
+        Ok(Ok(Some(image))) if image.offsets.version.minor() > Some(LAST_WALKED) => {
+            Err(NotAttached::Unsupported(Unsupported::Version(image.offsets.version)))
+        }
         Ok(image) => image.map_err(NotAttached::Unsupported),
+        Err(Refusal::Barred) => Err(NotAttached::Unread(Origin::Barred)),
         Err(_) => Err(NotAttached::Unread(Origin::Unread)),
     }
 }

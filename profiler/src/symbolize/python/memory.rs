@@ -17,6 +17,10 @@ const OPENED_WITHIN: Duration = Duration::from_secs(2);
 /// How often the parser process may end at the memory of a process, the first time maybe by another one's fault.
 const ATTEMPTS: usize = 2;
 
+/// An answer that takes longer is one too many: pages of the memory may be a file system's of its user, who could hold up
+/// the names of all others, each time for a little less than the budget.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+
 /// A process that runs Python.
 #[derive(Clone, Copy, Debug)]
 pub struct Process<'a> {
@@ -67,7 +71,13 @@ impl ProcessMemory {
         let start = Instant::now();
         for attempt in 1..=ATTEMPTS {
             match question(parser, &self.file) {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => {
+                    if start.elapsed() > ANSWERED_WITHIN {
+                        let (what, name) = (Subject::Memory(process.image), name(process.tgid));
+                        parser.give_up(what, self.uid, start.elapsed(), Failure::Slow, &name);
+                    }
+                    return Ok(answer);
+                }
                 Ok(Err(Failure::Ended(_))) if attempt < ATTEMPTS => {}
                 Ok(Err(failure)) => {
                     let (what, name) = (Subject::Memory(process.image), name(process.tgid));
