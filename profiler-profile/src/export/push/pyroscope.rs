@@ -13,6 +13,10 @@ use super::{
 };
 use crate::{export::about::About, profile::Profile};
 
+/// A larger request, before it is packed, never gets through: Pyroscope takes no more than 2 MB of a tenant at once, unless
+/// `ingestion_burst_size_mb` says otherwise, and tells to come back.
+const MAX_BYTES: usize = 3 << 19;
+
 #[derive(Clone, PartialEq, Message)]
 struct PushRequest {
     #[prost(message, repeated, tag = "1")]
@@ -52,7 +56,8 @@ pub fn encode(profile: &Profile, about: &About<'_>, to: &Sender) -> io::Result<V
         let series = all.into_iter().map(series).collect::<io::Result<_>>()?;
         Ok(Request { body: PushRequest { series }.encode_to_vec(), samples })
     };
-    raw::requests(profile, about, to)?.into_iter().map(request).collect()
+    let to = Sender { max_bytes: to.max_bytes.min(MAX_BYTES), ..to.clone() };
+    raw::requests(profile, about, &to)?.into_iter().map(request).collect()
 }
 
 fn series(raw: Raw) -> io::Result<RawProfileSeries> {
@@ -64,7 +69,14 @@ fn series(raw: Raw) -> io::Result<RawProfileSeries> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::push::tests::{sender, sums, with_window};
+    use crate::{
+        export::{
+            push::tests::{sender, sums, with_window},
+            tests::{ledger, location, options, sample},
+        },
+        frame::Frame,
+        store::Store,
+    };
 
     #[test]
     fn each_series_is_a_profile_with_labels_and_nobody_s_pid() {
@@ -97,5 +109,23 @@ mod tests {
         let requests = with_window(|profile, about| encode(profile, about, &small).unwrap());
         let samples: Vec<u64> = requests.iter().map(|it| it.samples).collect();
         assert_eq!((samples.len(), samples.iter().sum::<u64>()), (3, 5));
+    }
+
+    #[test]
+    fn no_request_is_larger_than_what_it_takes_at_once() {
+        let mut store = Store::default();
+        let mut profile = Profile::new(16 << 20);
+        let source = sample().source;
+        for (at, letter) in (1..).zip(["a", "b", "c", "d"]) {
+            let symbol = Some(letter.repeat(600 << 10).into());
+            let of_letter = location(at, &[Frame { symbol, ..Frame::default() }]);
+            let user = store.intern(vec![of_letter]);
+            profile.add(&crate::sample::Sample { user, ..sample() });
+        }
+        let ledger = ledger(&[(*source).clone()]);
+        let about = About::of_run(&ledger, &options());
+        let large = Sender { max_bytes: 4 << 20, ..sender() };
+        let requests = encode(&profile, &about, &large).unwrap();
+        assert_eq!(requests.iter().map(|it| it.samples).collect::<Vec<_>>(), [2, 2]);
     }
 }
