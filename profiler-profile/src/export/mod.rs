@@ -120,7 +120,7 @@ pub(crate) mod tests {
 
     use crate::{
         address::Address,
-        frame::Frame,
+        frame::{Frame, Origin},
         ledger::{
             CpuEvent, EventCount, KernelSide, Ledger, PerCpuCount, Scope, SourceSide,
             counters::PerCpuCounters, memory::Memory,
@@ -161,6 +161,16 @@ pub(crate) mod tests {
     }
 
     /// An address with these functions.
+    pub(crate) fn python_frame(name: &str, file: &str) -> Frame {
+        Frame {
+            symbol: Some(name.into()),
+            module: Some(file.into()),
+            source: Some((file.into(), Some(7))),
+            origin: Origin::Cpython,
+            ..Frame::default()
+        }
+    }
+
     pub(crate) fn location(address: u64, frames: &[Frame]) -> Location {
         Location { address: Address::returned_to(address), frames: Arc::from(frames) }
     }

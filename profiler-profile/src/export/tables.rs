@@ -9,7 +9,7 @@ use crate::{
         folded::{KERNEL, UNKNOWN, name},
         numbered::{Numbered, Places, id},
     },
-    frame::Frame,
+    frame::{Frame, Origin},
     printable::printable,
     profile_proto as proto,
     stack::{self, Stack},
@@ -55,6 +55,8 @@ impl Default for Style {
 struct Mapping {
     file: u32,
     build_id: u32,
+    /// Whether it is a file of Python's code, which no process maps.
+    is_python: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -144,7 +146,8 @@ impl Tables {
         };
         let build_id = frame.and_then(|it| it.build_id).map(|id| id.to_string());
         let build_id = self.text(&build_id.unwrap_or_default());
-        let number = self.mappings.number(Mapping { file, build_id });
+        let is_python = frame.is_some_and(|it| it.origin == Origin::Cpython);
+        let number = self.mappings.number(Mapping { file, build_id, is_python });
         if is_kernel {
             self.of_kernel.insert(number);
         }
@@ -172,11 +175,13 @@ impl Tables {
             let file = usize::try_from(file).ok().and_then(|file| texts.get(file));
             file.is_some_and(|file| is_program(file))
         };
-        // Readers take the first mapping for the program: the one in which most samples are.
+        // Readers take the first mapping for the program: the one in which most samples are. Files of Python are last, so that a
+        // format that takes none of them can leave them out.
         let (mappings, mapping_places) = self.mappings.in_order(|mapping, number| {
             let (file, build_id) = (text(mapping.file), text(mapping.build_id));
             let samples = samples.get(&number).copied().unwrap_or(0);
-            (u64::MAX - if is_program(file) { samples } else { 0 }, file, build_id)
+            let is_program = !mapping.is_python && is_program(file);
+            (mapping.is_python, u64::MAX - if is_program { samples } else { 0 }, file, build_id)
         });
         let (functions, function_places) =
             self.functions.in_order(|function, _| (text(function.name), text(function.file)));
@@ -188,6 +193,8 @@ impl Tables {
             location
         });
 
+        let of_python = mappings.iter().zip(0..).filter(|((is_python, ..), _)| *is_python);
+        let of_python = of_python.map(|(_, place)| id(place)).collect();
         let mut mappings: Vec<_> =
             mappings.into_iter().zip(0..).map(|(it, place)| mapping(it, place)).collect();
         let file_of = |line: &Line| {
@@ -216,7 +223,16 @@ impl Tables {
         let locations =
             locations.into_iter().zip(0..).map(|(it, place)| location(&it, place)).collect();
         let of_kernel = self.of_kernel.iter().map(|it| id(mapping_places.of(*it))).collect();
-        Finished { texts, mappings, functions, locations, of_kernel, text_places, location_places }
+        Finished {
+            texts,
+            mappings,
+            functions,
+            locations,
+            of_kernel,
+            of_python,
+            text_places,
+            location_places,
+        }
     }
 }
 
@@ -228,6 +244,8 @@ pub(super) struct Finished {
     pub(super) locations: Vec<proto::Location>,
     /// Mappings of the kernel's own code, by their ids.
     pub(super) of_kernel: FxHashSet<u64>,
+    /// Those that are files of Python's code.
+    pub(super) of_python: FxHashSet<u64>,
     text_places: Places,
     location_places: Places,
 }
@@ -250,7 +268,7 @@ impl Finished {
 }
 
 /// Where it was mapped differs from process to process, and is not said.
-fn mapping((_, file, build_id): (u64, u32, u32), place: u32) -> proto::Mapping {
+fn mapping((_, _, file, build_id): (bool, u64, u32, u32), place: u32) -> proto::Mapping {
     proto::Mapping {
         id: id(place),
         filename: file.into(),
@@ -280,6 +298,28 @@ fn is_program(file: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        export::tests::{location, python_frame},
+        store::Store,
+    };
+
+    #[test]
+    fn a_script_is_no_program() {
+        let mut store = Store::default();
+        let native = Frame {
+            symbol: Some("main".into()),
+            module: Some("/usr/bin/python3".into()),
+            ..Frame::default()
+        };
+        // By its name it comes first, and it is in as many samples.
+        let script = location(1, &[python_frame("run", "/app/serve")]);
+        let user = store.intern(vec![script, location(2, &[native])]);
+        let mut tables = Tables::default();
+        tables.stack(&store.empty(), &user, 5);
+        let it = tables.finish();
+        let files = it.mappings.iter().map(|of| &*it.texts[usize::try_from(of.filename).unwrap()]);
+        assert!(files.eq(["/usr/bin/python3", "/app/serve"]));
+    }
 
     #[test]
     fn a_library_is_no_program() {

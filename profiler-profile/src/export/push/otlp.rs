@@ -3,7 +3,7 @@
 //! A resource is a service in a container. Each source has a profile there. What has become of the samples of the window, all
 //! services together, is in the attributes of each profile: those of a scope would be labels of series to Pyroscope.
 
-use std::io;
+use std::{collections::BTreeMap, io};
 
 use opentelemetry_proto::tonic::{
     collector::profiles::v1development::{
@@ -159,7 +159,9 @@ fn resource(
     ];
     let own = own.into_iter().filter_map(|(key, value)| Some((key, value?)));
     let by_user = to.labels.iter().map(|(key, value)| (key.as_str(), value));
-    let attributes = own.chain(by_user).map(|(key, value)| KeyValue {
+    // A key is there once; none of the user's is in the place of ours.
+    let all: BTreeMap<&str, &String> = by_user.chain(own).collect();
+    let attributes = all.into_iter().map(|(key, value)| KeyValue {
         key: key.to_owned(),
         value: Some(text(&printable(value))),
         ..KeyValue::default()
@@ -218,7 +220,8 @@ impl Dictionary {
     /// What has become of all samples of the window.
     fn ledger(&mut self, about: &About<'_>) -> Vec<i32> {
         let Some(ledger) = about.ledger else { return Vec::new() };
-        let mut all = Vec::new();
+        // Two of one name are one here, since a key is there once.
+        let mut all: Vec<(String, u64)> = Vec::new();
         for source in &ledger.sources {
             let total = &source.total;
             for (what, count) in [
@@ -232,11 +235,17 @@ impl Dictionary {
                 } else {
                     format!("{}.", printable(&source.event))
                 };
-                let count = Value::IntValue(i64::try_from(count).unwrap_or(i64::MAX));
-                all.push(self.attribute(&format!("profiler.samples.{event}{what}"), count));
+                let key = format!("profiler.samples.{event}{what}");
+                match all.iter_mut().find(|(it, _)| *it == key) {
+                    Some((_, sum)) => *sum = sum.saturating_add(count),
+                    None => all.push((key, count)),
+                }
             }
         }
-        all
+        let attribute = |(key, count): (String, u64)| {
+            self.attribute(&key, Value::IntValue(i64::try_from(count).unwrap_or(i64::MAX)))
+        };
+        all.into_iter().map(attribute).collect()
     }
 
     fn profile(&mut self, sent: &Sent, entries: &[&Entry], stacks: &[&Vec<u32>]) -> proto::Profile {
@@ -285,7 +294,9 @@ impl Dictionary {
     }
 
     fn finish(mut self) -> proto::ProfilesDictionary {
-        let mappings = std::mem::take(&mut self.tables.mappings);
+        let mut mappings = std::mem::take(&mut self.tables.mappings);
+        // They are the last. What a function of Python is in, is its file.
+        mappings.retain(|it| !self.tables.of_python.contains(&it.id));
         let mut mapping_table = vec![proto::Mapping::default()];
         for mapping in &mappings {
             let build_id = index(mapping.build_id).and_then(|at| self.tables.texts.get(at));
@@ -302,11 +313,14 @@ impl Dictionary {
         let locations = std::mem::take(&mut self.tables.locations);
         let mut location_table = vec![proto::Location::default()];
         for location in &locations {
-            let of_kernel = self.tables.of_kernel.contains(&location.mapping_id);
-            let kind = if of_kernel { "kernel" } else { "native" };
+            let (kind, mapping_id) = match location.mapping_id {
+                it if self.tables.of_kernel.contains(&it) => ("kernel", it),
+                it if self.tables.of_python.contains(&it) => ("cpython", 0),
+                it => ("native", it),
+            };
             let kind = self.attribute("profile.frame.type", Value::StringValue(kind.into()));
             location_table.push(proto::Location {
-                mapping_index: id(location.mapping_id),
+                mapping_index: id(mapping_id),
                 address: location.address,
                 lines: location.line.iter().map(line).collect(),
                 attribute_indices: vec![kind],

@@ -9,7 +9,16 @@ use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfil
 use profiler_testing::skipped;
 
 use super::*;
-use crate::export::push::tests::{sender, with_window};
+use crate::{
+    export::{
+        push::tests::{sender, with_window},
+        tests::{ledger, location, options, python_frame, sample},
+    },
+    frame::Frame,
+    sample::Sample,
+    source::{Counts, Rate, Source},
+    store::Store,
+};
 
 fn unpacked(request: &Request) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -100,6 +109,74 @@ fn a_resource_is_a_service_in_a_container_and_its_samples_are_counts() {
     assert!(of_profile.eq(
         ["expected", "delivered", "filtered", "lost"].map(|it| format!("profiler.samples.{it}"))
     ));
+}
+
+#[test]
+fn functions_of_python_are_in_files_and_in_no_mapping() {
+    let mut store = Store::default();
+    let (symbol, module) = (Some("main".into()), Some("/usr/bin/python3".into()));
+    let native = location(2, &[Frame { symbol, module, ..Frame::default() }]);
+    let user = store.intern(vec![location(1, &[python_frame("run", "/app/x.py")]), native]);
+    let sample = Sample { user, ..sample() };
+    let mut profile = Profile::new(1 << 20);
+    profile.add(&sample);
+    let ledger = ledger(&[(*sample.source).clone()]);
+    let about = About::of_run(&ledger, &options());
+    let requests = encode(&profile, &about, &sender()).unwrap();
+    let it = decoded(&requests[0]).dictionary.unwrap();
+    let text = |at: i32| it.string_table[at as usize].as_str();
+    let files = it.mapping_table.iter().map(|it| text(it.filename_strindex));
+    assert!(files.eq(["", "/usr/bin/python3"]));
+    let frames = it.location_table.iter().skip(1).map(|location| {
+        let function = &it.function_table[location.lines[0].function_index as usize];
+        let kind = &it.attribute_table[location.attribute_indices[0] as usize].value;
+        let Some(Value::StringValue(kind)) = &kind.as_ref().unwrap().value else {
+            panic!("a text")
+        };
+        (
+            text(function.name_strindex),
+            text(function.filename_strindex),
+            location.mapping_index,
+            location.lines[0].line,
+            kind.as_str(),
+        )
+    });
+    let mut frames: Vec<_> = frames.collect();
+    frames.sort_unstable();
+    assert_eq!(frames, [("main", "", 1, 0, "native"), ("run", "/app/x.py", 0, 7, "cpython")]);
+}
+
+#[test]
+fn a_key_is_there_once() {
+    let labels = vec![("host.name".into(), "other".into()), ("region".into(), "eu".into())];
+    let source = |slot| Source {
+        slot,
+        name: "cycles".into(),
+        counts: Counts::Events,
+        rate: Rate::Period(slot as u64 + 1),
+    };
+    let ledger = ledger(&[source(0), source(1)]);
+    let about = About::of_run(&ledger, &options());
+    let mut profile = Profile::new(1 << 20);
+    profile.add(&sample());
+    let sender = Sender { labels, ..sender() };
+    let request = decoded(&encode(&profile, &about, &sender).unwrap()[0]);
+    let resource = request.resource_profiles[0].resource.as_ref().unwrap();
+    let keys = resource.attributes.iter().map(|it| it.key.as_str());
+    assert!(keys.eq(["host.name", "region", "service.name"]));
+    assert_eq!(
+        attribute(&resource.attributes, "host.name"),
+        Some(&Value::StringValue("node-1".into()))
+    );
+    let it = request.dictionary.unwrap();
+    let of_profile = &request.resource_profiles[0].scope_profiles[0].profiles[0].attribute_indices;
+    let keys = of_profile.iter().map(|at| it.attribute_table[*at as usize].key_strindex);
+    let keys: Vec<&str> = keys.map(|at| it.string_table[at as usize].as_str()).collect();
+    assert_eq!(
+        keys,
+        ["expected", "delivered", "filtered", "lost"]
+            .map(|it| format!("profiler.samples.cycles.{it}"))
+    );
 }
 
 fn distinct<T: std::fmt::Debug>(all: &[T]) {
