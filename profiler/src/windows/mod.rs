@@ -123,6 +123,8 @@ struct Queue {
     sender: Option<SyncSender<Arc<Window>>>,
     counts: Arc<Counts>,
     thread: JoinHandle<()>,
+    /// When it was last said that it is too slow.
+    said: Option<Instant>,
 }
 
 impl Windows {
@@ -140,7 +142,7 @@ impl Windows {
     /// Hands a window to all destinations.
     pub fn hand_over(&self, window: Window) {
         let window = Arc::new(window);
-        for queue in &*self.queues() {
+        for queue in &mut *self.queues() {
             queue.put(&window);
         }
     }
@@ -199,11 +201,11 @@ impl Queue {
                 take_all(destination, &receiver, &of_thread);
             })
             .map_err(|error| Error::system("cannot start a thread", error))?;
-        Ok(Self { name, is_remote, sender: Some(sender), counts, thread })
+        Ok(Self { name, is_remote, sender: Some(sender), counts, thread, said: None })
     }
 
     /// Has a window wait, where there is room.
-    fn put(&self, window: &Arc<Window>) {
+    fn put(&mut self, window: &Arc<Window>) {
         let Some(sender) = &self.sender else { return };
         let (bytes, counts) = (window.bytes(), &self.counts);
         let room = window.limit_bytes().saturating_mul(MAX_FULL);
@@ -221,7 +223,9 @@ impl Queue {
             add(&counts.refused, 1);
         } else {
             add(&counts.queue_full, 1);
-            stderr::say(&format!("a window was dropped: {} is too slow", self.name));
+            if is_due(&mut self.said) {
+                stderr::say(&format!("a window was dropped: {} is too slow", self.name));
+            }
         }
     }
 }
@@ -260,12 +264,20 @@ fn take(
     counts.busy_since_ns.store(0, Ordering::Relaxed);
     if let Err(why) = taken {
         add(&counts.refused, 1);
-        if said.is_none_or(|it| it.elapsed() >= SAY_INTERVAL) {
+        if is_due(said) {
             stderr::say(&format!("a window is lost: {why}"));
-            *said = Some(Instant::now());
         }
     }
     counts.waiting.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether it may be said again, from when it was said last; that is now, then.
+fn is_due(said: &mut Option<Instant>) -> bool {
+    let is_due = said.is_none_or(|it| it.elapsed() >= SAY_INTERVAL);
+    if is_due {
+        *said = Some(Instant::now());
+    }
+    is_due
 }
 
 #[cfg(test)]
@@ -345,6 +357,14 @@ pub(crate) mod tests {
         while windows.progress()[0].busy_for == Duration::ZERO {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn nothing_is_said_twice_within_a_minute() {
+        let mut said = None;
+        assert!(is_due(&mut said) && !is_due(&mut said));
+        said = Instant::now().checked_sub(SAY_INTERVAL);
+        assert!(is_due(&mut said));
     }
 
     #[test]

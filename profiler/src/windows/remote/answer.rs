@@ -132,6 +132,9 @@ mod tests {
         }
         let unlabelled = answer(200, "application/x-protobuf", b"<html>log in</html>");
         assert_eq!(word(&OTLP, &unlabelled), "away");
+        // Sent again and again, it would be there more often each time.
+        let other = answer(200, "text/plain", b"ok\n");
+        assert_eq!(word(&OTLP, &other), "taken");
         // rejected_profiles: 2, error_message: "old"
         let partial = [0x0a, 7, 8, 2, 0x12, 3, b'o', b'l', b'd'];
         let verdict = judge(&OTLP, &answer(200, "application/x-protobuf", &partial));

@@ -18,6 +18,9 @@ use crate::{
     nss,
 };
 
+/// The longest time that a request may take: one may be under way when the run ends, and the last window is written to the spool
+/// when it is over.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(8);
 /// So much of an answer is read.
 const MAX_ANSWER: u64 = 64 << 10;
 /// More headers than these are no answer.

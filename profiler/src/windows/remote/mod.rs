@@ -1,7 +1,8 @@
 //! A store that windows are sent to.
 //!
 //! Each window is written to the [spool](spool) first and sent from there, so that the end of the agent, however it comes, loses
-//! none. If it comes between a store's answer and the removal of the window, that is sent once more.
+//! none. Each is sent at least once: again where the store took it and its answer came too late or not at all, and all of its requests
+//! again where the agent ended amid a window, or before it was removed.
 
 mod answer;
 mod backoff;
@@ -19,15 +20,15 @@ use self::{
     answer::Verdict,
     backoff::Backoff,
     client::Client,
-    spool::{Entry, Spool},
+    spool::{Entry, Spool, Unread},
 };
 pub use self::{
-    client::Connection,
+    client::{Connection, MAX_TIMEOUT},
     header::Header,
     store::{OTLP, PARCA, PYROSCOPE, Store},
     url::Url,
 };
-use super::{Counts, Destination, SAY_INTERVAL, Window, fates::add};
+use super::{Counts, Destination, Window, fates::add, is_due};
 use crate::{error::Result, stderr};
 
 /// A store that windows are sent to.
@@ -103,9 +104,8 @@ impl Remote {
 
     fn say(&mut self, kind: usize, what: &str) {
         let Some(said) = self.said.get_mut(kind) else { return };
-        if said.is_none_or(|it| it.elapsed() >= SAY_INTERVAL) {
+        if is_due(said) {
             stderr::say(&format!("{}: {what}", self.name));
-            *said = Some(Instant::now());
         }
     }
 
@@ -115,7 +115,11 @@ impl Remote {
             match self.spool.first() {
                 None => return false,
                 Some(Ok(entry)) => self.current = Some(Current { entry, next: 0, refused: None }),
-                Some(Err(why)) => {
+                Some(Err(Unread::Failed(error))) => {
+                    self.wait(counts, &format!("cannot read the spool: {error}"), None);
+                    return false;
+                }
+                Some(Err(Unread::Damaged(why))) => {
                     self.spool.remove_first();
                     add(&counts.spool_damaged, 1);
                     self.say(1, &format!("a window of the spool was dropped: {why}"));
@@ -145,10 +149,7 @@ impl Remote {
                     current.refused = Some(why);
                 }
                 Verdict::Away { why, retry_after } => {
-                    add(&counts.retries, 1);
-                    let delay = self.backoff.fail(Instant::now(), retry_after);
-                    let delay = delay.as_secs_f64();
-                    self.say(0, &format!("{why}; windows wait, next attempt in {delay:.1} s"));
+                    self.wait(counts, &why, retry_after);
                     return false;
                 }
             }
@@ -158,6 +159,13 @@ impl Remote {
         }
         self.settle(counts);
         true
+    }
+
+    /// Tries again later.
+    fn wait(&mut self, counts: &Counts, why: &str, retry_after: Option<Duration>) {
+        add(&counts.retries, 1);
+        let delay = self.backoff.fail(Instant::now(), retry_after).as_secs_f64();
+        self.say(0, &format!("{why}; windows wait, next attempt in {delay:.1} s"));
     }
 
     /// All requests of a window have their answers.

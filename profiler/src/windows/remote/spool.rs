@@ -30,6 +30,15 @@ pub(super) struct Entry {
     pub(super) requests: Vec<Request>,
 }
 
+/// Why a window can't be had.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// It never can: it is gone, damaged or of another version.
+    Damaged(String),
+    /// It may another time.
+    Failed(io::Error),
+}
+
 /// What has become of windows when another was put there.
 #[derive(Debug, Default)]
 pub(super) struct Put {
@@ -148,26 +157,37 @@ impl Spool {
         let mut file = Builder::new().prefix(".").suffix(UNFINISHED).tempfile_in(&self.folder)?;
         file.write_all(content)?;
         file.as_file().sync_all()?;
-        file.persist(self.path(number)).map_err(|it| it.error)?;
-        File::open(&self.folder)?.sync_all()
+        let path = self.path(number);
+        file.persist(&path).map_err(|it| it.error)?;
+        let synced = File::open(&self.folder).and_then(|it| it.sync_all());
+        if synced.is_err() {
+            // It is kept in memory then, and the next run would find it here beside.
+            let _ = fs::remove_file(path);
+        }
+        synced
     }
 
     /// The oldest window, or what is wrong with it.
-    pub(super) fn first(&self) -> Option<std::result::Result<Entry, String>> {
+    pub(super) fn first(&self) -> Option<std::result::Result<Entry, Unread>> {
         let first = self.waiting.front()?;
         if let Some(entry) = &first.in_memory {
             return Some(Ok(entry.clone()));
         }
-        Some(self.read(first).map_err(|error| error.to_string()))
+        Some(self.read(first))
     }
 
-    fn read(&self, waiting: &Waiting) -> io::Result<Entry> {
+    fn read(&self, waiting: &Waiting) -> std::result::Result<Entry, Unread> {
         use io::Read as _;
         let mut content = Vec::new();
         // It has the length that it had.
-        let file = File::open(self.path(waiting.number))?;
-        file.take(waiting.bytes.saturating_add(1)).read_to_end(&mut content)?;
-        decode(&content).ok_or_else(|| io::Error::other("it is damaged, or of another version"))
+        File::open(self.path(waiting.number))
+            .and_then(|it| it.take(waiting.bytes.saturating_add(1)).read_to_end(&mut content))
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => Unread::Damaged("it is gone".into()),
+                _ => Unread::Failed(error),
+            })?;
+        let damaged = || Unread::Damaged("it is damaged, or of another version".into());
+        decode(&content).ok_or_else(damaged)
     }
 
     /// Removes the oldest; whether there was one.
@@ -259,10 +279,11 @@ mod tests {
         assert!(!path.join(".abc.part").exists());
         spool.put(&entry(13));
         for expected in 2..=13 {
-            assert_eq!(spool.first(), Some(Ok(entry(expected))));
+            assert_eq!(spool.first().unwrap().unwrap(), entry(expected));
             spool.remove_first();
         }
-        assert_eq!((spool.first(), spool.bytes(), spool.remove_first()), (None, 0, false));
+        assert!(spool.first().is_none());
+        assert_eq!((spool.bytes(), spool.remove_first()), (0, false));
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
     }
 
@@ -292,7 +313,13 @@ mod tests {
         spool.put(&entry(1));
         spool.put(&entry(2));
         fs::write(spool.path(0), "PROFSPL9").unwrap();
-        assert!(spool.first().unwrap().unwrap_err().contains("damaged"));
+        let is_damaged = |it: &Spool| matches!(it.first(), Some(Err(Unread::Damaged(_))));
+        assert!(is_damaged(&spool));
+        fs::remove_file(spool.path(0)).unwrap();
+        assert!(is_damaged(&spool));
+        // What can't be read now may be there all the same.
+        fs::create_dir(spool.path(0)).unwrap();
+        assert!(matches!(spool.first(), Some(Err(Unread::Failed(_)))));
         spool.remove_first();
         assert_eq!(first(&spool), 2);
     }

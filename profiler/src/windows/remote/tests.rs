@@ -126,7 +126,7 @@ fn whatever_the_store_does_a_window_has_one_fate() {
         ("413", answer("413 Too Large", "", b"no"), refused),
         ("429", answer("429 Slow", "retry-after: 3000\r\n", b""), away),
         ("503", answer("503 Away", "", b""), away),
-        ("a bomb", answer("200 OK", packed, &bomb), away),
+        ("a bomb, that is not unpacked", answer("200 OK", packed, &bomb), sent),
         ("no HTTP", Deed::Answer(b"SSH-2.0-x\r\n".to_vec()), away),
         (
             "half an answer",
@@ -139,7 +139,8 @@ fn whatever_the_store_does_a_window_has_one_fate() {
             away,
         ),
         ("an endless line", Deed::Endless(b"HTTP/1.1 200 OK\r\nx-a: ", b"bbbbbbbbbbbbbbbb"), away),
-        ("an endless answer", Deed::Endless(b"HTTP/1.1 200 OK\r\n\r\n", b"bbbbbbbbbbbbbbbb"), away),
+        // What is read of it is not what a receiver says, and it was taken nevertheless.
+        ("an endless answer", Deed::Endless(b"HTTP/1.1 200 OK\r\n\r\n", b"bbbbbbbbbbbbbbbb"), sent),
         ("a reset", Deed::Close, away),
     ] {
         let (fates, remote) = fate_of(deed, &connection());
@@ -208,6 +209,27 @@ fn a_spool_that_is_damaged_or_full_costs_counted_windows() {
     (0..3).for_each(|_| remote.take(&window(), &counts).unwrap());
     let fates = counts.read(true);
     assert_eq!((fates.dropped.spool_full, fates.spooled), (2, 2));
+}
+
+#[test]
+fn a_window_that_can_not_be_read_now_is_sent_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let (url, _requests) = start(vec![answer("200 OK", "", b"")]);
+    let (mut remote, counts) = open(&url, dir.path(), &connection(), &[]);
+    remote.take(&window(), &counts).unwrap();
+    let path = dir.path().join("otlp/0000000000000000.window");
+    let aside = dir.path().join("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    // Can be opened, and not be read.
+    std::fs::create_dir(&path).unwrap();
+    assert!(remote.go_on(&counts).is_some());
+    let fates = counts.read(true);
+    assert_eq!((fates.retries, fates.spooled, fates.dropped.total()), (1, 1, 0));
+    assert!(remote.backoff.until().is_some());
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(&aside, &path).unwrap();
+    remote.backoff.succeed();
+    assert_eq!((remote.go_on(&counts), counts.read(true).written), (None, 1));
 }
 
 #[test]
