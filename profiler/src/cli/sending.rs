@@ -29,13 +29,13 @@ pub struct SendingArgs {
     ///
     /// A last word that begins with @ is a file, read for each request; one that begins with $ is an environment variable. Behind
     /// Basic, these hold user:password. Headers that are secrets are taken in no other way.
-    #[arg(long, value_name = "NAME=VALUE", requires = "otlp", help_heading = SENDING)]
+    #[arg(long, value_name = "NAME=VALUE", help_heading = SENDING)]
     pub otlp_header: Vec<Header>,
     /// The same for --pyroscope: X-Scope-OrgID=TENANT.
-    #[arg(long, value_name = "NAME=VALUE", requires = "pyroscope", help_heading = SENDING)]
+    #[arg(long, value_name = "NAME=VALUE", help_heading = SENDING)]
     pub pyroscope_header: Vec<Header>,
     /// The same for --parca.
-    #[arg(long, value_name = "NAME=VALUE", requires = "parca", help_heading = SENDING)]
+    #[arg(long, value_name = "NAME=VALUE", help_heading = SENDING)]
     pub parca_header: Vec<Header>,
     /// Add a label to all that is sent: region=eu.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label, help_heading = SENDING)]
@@ -47,13 +47,13 @@ pub struct SendingArgs {
     #[arg(long, value_name = "FILE", help_heading = SENDING)]
     pub ca_file: Option<PathBuf>,
     /// Show this certificate (PEM) to stores.
-    #[arg(long, value_name = "FILE", requires = "client_key", help_heading = SENDING)]
+    #[arg(long, value_name = "FILE", help_heading = SENDING)]
     pub client_cert: Option<PathBuf>,
     /// The private key of --client-cert (PEM).
-    #[arg(long, value_name = "FILE", requires = "client_cert", help_heading = SENDING)]
+    #[arg(long, value_name = "FILE", help_heading = SENDING)]
     pub client_key: Option<PathBuf>,
-    /// Give a request up after this time, and try it again later.
-    #[arg(long, value_name = "TIME", value_parser = units::parse_duration, default_value = "10", help_heading = SENDING)]
+    /// Give a request up after this time, at most 8 s, and try it again later.
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration, default_value = "5", help_heading = SENDING)]
     pub send_timeout: Duration,
     /// Split what is larger than this, before it is packed, into several requests.
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes, default_value = "4M", help_heading = SENDING)]
