@@ -274,6 +274,31 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_secret_is_not_printed_when_it_is_refused() {
+        for text in [
+            "otlp-header = \"Authorization=Bearer hunter2\"",
+            "otlp-header = [\"X-Token=$A\", \"Authorization=Bearer hunter2\"]",
+            "pyroscope = \"http://me:hunter2@a\"",
+        ] {
+            let error = with(&[], text).unwrap_err();
+            assert!(error.starts_with("a.toml:1: invalid value for '--"), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_header_may_be_typed_and_its_store_be_in_the_file() {
+        let all = with(&["--otlp-header", "X-Team=a"], "otlp = \"http://a\"").unwrap();
+        let sending = args(&all).sending;
+        assert_eq!((sending.otlp.is_some(), sending.otlp_header.len()), (true, 1));
+        let cert = with(&["--client-cert", "a"], "client-key = \"b\"").unwrap();
+        assert!(args(&cert).sending.client_key.is_some());
+        // Before the file is read.
+        assert!(Cli::try_parse_from(words(&["--otlp-header", "X-Team=a"])).is_ok());
+        assert!(Cli::try_parse_from(words(&["--client-cert", "a"])).is_ok());
+    }
+
+    #[test]
     fn what_is_shown_means_the_same() {
         let text = "frequency = 49\ncomm = [\"ng*\", \"web\"]\nlines = true\nlisten = \"none\"\n";
         let first = with(&["--window", "30", "-e", "cpu-clock"], text).unwrap();

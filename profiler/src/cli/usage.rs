@@ -1,22 +1,24 @@
 //! What is wrong with what was typed, in a line.
 
-use std::ffi::OsString;
+use std::{error::Error as _, ffi::OsString};
 
 use clap::{
     Command, CommandFactory as _,
-    error::{ContextKind, ContextValue},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 
 use super::Cli;
 
 /// What of an option may be mistyped for another to be meant: letters that are missing, too many, others or swapped.
 const MISTYPED: usize = 2;
+/// What the names of options end with whose values may hold secrets, also those that are refused.
+const MAY_BE_SECRET: &[&str] = &["-header", "--otlp", "--pyroscope", "--parca"];
 
 /// The message for a command line that clap refuses, with what may have been meant; the usage and the pointer to
 /// `--help` are left out.
 #[must_use]
 pub fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
-    let text = error.to_string();
+    let text = without_secret(error, typed).unwrap_or_else(|| error.to_string());
     let message = text.split("\n\nUsage:").next().unwrap_or(&text);
     let is_wanted = |line: &&str| {
         // Nobody who mistypes an option means a value.
@@ -38,6 +40,31 @@ pub fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
         shown.extend(["; did you mean --", &meant, "?"]);
     }
     shown.strip_prefix("error: ").unwrap_or(&shown).to_owned()
+}
+
+/// What is wrong with a value that nobody may see.
+fn without_secret(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let may_be_secret = |it: &str| {
+        let name = it.split([' ', '=']).next().unwrap_or(it);
+        MAY_BE_SECRET.iter().any(|end| name.starts_with("--") && name.ends_with(end))
+    };
+    match error.kind() {
+        ErrorKind::ValueValidation if may_be_secret(found) => {
+            let why = error.source().map_or_else(|| "it is refused".into(), ToString::to_string);
+            Some(format!("invalid value for '{found}': {why}"))
+        }
+        // The end of a header that has no quotes around it.
+        ErrorKind::UnknownArgument
+            if !found.starts_with('-')
+                && typed.iter().any(|it| may_be_secret(&it.to_string_lossy())) =>
+        {
+            Some("unexpected argument found; a value with spaces needs quotes".into())
+        }
+        _ => None,
+    }
 }
 
 /// Which help tells more: that of the subcommand that was typed, or of the profiler.
@@ -106,6 +133,36 @@ mod tests {
             let line = refusal(arguments);
             assert!(!line.is_empty() && !line.contains('\n'), "{line:?}");
             assert!(!line.contains("Usage") && !line.contains("--help"), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_secret_is_not_printed_when_it_is_refused() {
+        for (arguments, expected) in [
+            (
+                &["--otlp-header", "Authorization=Bearer hunter2"][..],
+                "'--otlp-header <NAME=VALUE>': a secret does not belong here",
+            ),
+            (
+                &["--otlp-header=Authorization=Bearer hunter2"],
+                "'--otlp-header <NAME=VALUE>': a secret does not belong here",
+            ),
+            (&["--parca-header=X-Token=hunter2"], "'--parca-header <NAME=VALUE>': a secret"),
+            (&["--pyroscope-header", "hunter2"], "'--pyroscope-header <NAME=VALUE>': not NAME"),
+            (&["--otlp", "http://me:hunter2@a"], "'--otlp <URL>': a password does not belong"),
+            (&["--pyroscope", "http://a/?key=hunter2"], "'--pyroscope <URL>': a URL with a query"),
+            (&["--parca", "hunter2"], "'--parca <URL>': not a URL"),
+        ] {
+            let line = refusal(&[&["profiler", "agent"], arguments].concat());
+            assert!(line.starts_with(&format!("invalid value for {expected}")), "{line}");
+            assert!(!line.contains("hunter2") && !line.contains('\n'), "{line}");
+        }
+        for words in [
+            &["--otlp-header", "Authorization=Bearer", "hunter2"][..],
+            &["--otlp-header=X-Token=@a", "hunter2"],
+        ] {
+            let line = refusal(&[&["profiler", "agent"], words].concat());
+            assert!(line.contains("quotes") && !line.contains("hunter2"), "{line}");
         }
     }
 
