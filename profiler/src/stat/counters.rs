@@ -339,8 +339,8 @@ impl OpenGroup {
         let Some(mut counts) = leader.read(self.counters.len())? else { return Ok(None) };
         if counts.len() == 1 {
             for other in others {
-                let Some(count) = other.read(1)? else { return Ok(None) };
-                counts.extend(count);
+                let Some(count) = other.read_alone(self.counters.len())? else { return Ok(None) };
+                counts.push((other.id, count));
             }
         }
         Ok(Some(counts))
@@ -390,6 +390,22 @@ impl OpenCounter {
         }
         let parsed = bytes.get(..read).and_then(group::parse);
         parsed.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Reads one whose group of so many was taken apart; `None` if the kernel has given it up.
+    ///
+    /// Kernels such as 5.10 still want room for the whole group, and answer with what the leader has, and zeros. What it has counted
+    /// since it was last read is not to be had there.
+    fn read_alone(&self, group: usize) -> io::Result<Option<EventCount>> {
+        let mut bytes = vec![0; group::bytes(group)];
+        let read = rustix::io::read(&self.fd, &mut *bytes)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        let parsed = bytes.get(..read.min(group::bytes(1))).and_then(group::parse);
+        let counts = parsed.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        let own = counts.into_iter().find(|(id, _)| *id == self.id);
+        Ok(Some(own.map_or(self.before, |(_, count)| count)))
     }
 }
 

@@ -192,7 +192,7 @@ fn a_cpu_that_comes_back_is_counted_again() {
     let Some(cpu) = Cpu1::take() else { return };
     let stderr = Stderr(NamedTempFile::new().unwrap());
     // The kernel takes the group apart when the CPU goes.
-    let events = "{cpu-clock,page-faults}";
+    let events = "{cpu-clock,page-faults,context-switches}";
     let mut command = profiler();
     command.args(["stat", "--json", "-C", "1", "-d", "10m", "-I", "100", "-e", events]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr.0.reopen().unwrap());
